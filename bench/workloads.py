@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""The workloads of the suites: the named ones of the package, and one shape with each option.
+
+Used by the ``bench_*.py`` files.  It defines no named workload: those are in
+``fastattn._cli.workloads``, where an installed wheel finds them as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastattn._cli.workloads import WORKLOADS, Workload, by_name
+
+__all__ = ["OPTIONS", "OPTION_SHAPE", "WORKLOADS", "Workload", "by_name"]
+
+# Long enough for several tiles in both directions, short enough for NumPy.
+OPTION_SHAPE = Workload("options", "prefill", 1, 8, 8, 1024, 1024, 64)
+
+
+def _mask(rng, shape):
+    return rng.random(shape.n_keys * shape.n_queries).reshape(shape.n_queries, -1) < 0.9
+
+
+def _bias(rng, shape):
+    return rng.standard_normal((shape.n_q_heads, shape.n_queries, shape.n_keys), np.float32)
+
+
+# Name -> function of (rng, shape) that makes the keyword arguments: what does each option cost?
+OPTIONS = {
+    "none": lambda rng, shape: {},
+    "causal": lambda rng, shape: {"is_causal": True},
+    "window": lambda rng, shape: {"is_causal": True, "window": (shape.n_keys // 8, 0)},
+    "lengths": lambda rng, shape: {"kv_lengths": [shape.n_keys * 3 // 4]},
+    "bool mask": lambda rng, shape: {"attn_mask": _mask(rng, shape)},
+    "bias": lambda rng, shape: {"bias": _bias(rng, shape)},
+    "softcap": lambda rng, shape: {"softcap": 30.0},
+    "alibi": lambda rng, shape: {"alibi_slopes": np.geomspace(0.5, 0.004, shape.n_q_heads)},
+    "sinks": lambda rng, shape: {"sinks": np.zeros(shape.n_q_heads)},
+    "lse": lambda rng, shape: {"return_lse": True},
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ * THE C API of fastattn: status codes, descriptors, entry points.
+ * Used by the Cython module, which includes no other header of csrc/.
+ * It allocates no output, calls no Python, reads no environment and keeps no current backend. */
+#ifndef FASTATTN_H
+#define FASTATTN_H
+
+#include <stdint.h>
+
+enum fa_status {
+    FA_OK = 0,
+    FA_NO_MEMORY,      /* scratch could not be had: nothing was written */
+    FA_INTERRUPTED,    /* the interrupt callback asked to stop: outputs are partly written */
+    FA_BROKEN_CONTRACT /* our own layers disagree: a bug of fastattn, never of the user */
+};
+
+/* Element types.  Kernels exist for FA_F32; masks and biases may have any of them. */
+enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_BOOL };
+
+/* A strided array (*lead, heads, rows, cols).  All arrays of one call have the same leading shape;
+ * a broadcast axis has stride 0.  data == NULL: the array is absent. */
+typedef struct fa_array {
+    void *data;                 /* element [0, ..., 0] */
+    const intptr_t *lead_bytes; /* n_lead strides in BYTES, borrowed from the array object */
+    int64_t head_stride;        /* strides in elements, any sign */
+    int64_t row_stride;
+    int64_t col_stride; /* 1 for query, key, value and out; anything for masks */
+    int type;           /* enum fa_type */
+} fa_array;
+
+/* Who computes, and how it may be stopped. */
+typedef struct fa_exec {
+    int backend;              /* index into the backend table */
+    int n_threads;            /* at most so many threads, the caller included; >= 1 */
+    int (*interrupted)(void); /* NULL, or called now and then by the calling thread: nonzero stops.
+                               * It must return: no thread exit, no longjmp. */
+} fa_exec;
+
+/* One call of scaled dot-product attention.  With h' = h / (n_q_heads / n_kv_heads), for every
+ * batch entry b, head h and row i (p = i + q_offset):
+ *
+ *     s[j]    = scale * (query[b,h,i] . key[b,h',j]);   s = softcap * tanh(s / softcap) if softcap > 0
+ *     s[j]   += bias[b,h,i,j] + float attn_mask[b,h,i,j] - slopes[b,h] * |p - j|
+ *     allowed = j < kv_length && bool attn_mask && (!is_causal || j <= p)
+ *               && p - window_left <= j <= p + window_right && no float term is -inf
+ *     out[b,h,i] = sum_allowed exp(s[j]) value[b,h',j] / Z,    lse = log(Z),
+ *     Z = sum_allowed exp(s[j]) + exp(sinks[h]);   a row without allowed keys: out 0, lse log(Z).
+ *
+ * Sizes may be zero.  Data of keys that no row may see is never used, whatever it holds.
+ * out, lse and weights overlap no input. */
+typedef struct fa_sdpa_desc {
+    fa_exec exec;
+    int n_lead;                 /* number of leading axes */
+    const intptr_t *lead_shape; /* n_lead sizes; their product is n_batch */
+    int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size;
+    fa_array query, key, value, out; /* FA_F32; col_stride 1 */
+    fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
+    float *lse;                      /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
+    float *weights;           /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL */
+    const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
+    int64_t q_offset;
+    const int64_t *kv_lengths; /* n_batch values in [0, n_keys], or NULL: n_keys for all */
+    const float *slopes;       /* finite; slopes[b * slopes_batch_stride + h]; or NULL */
+    int64_t slopes_batch_stride;
+    const float *sinks; /* n_q_heads values, -inf = none; or NULL */
+    double scale;
+    double softcap;                    /* 0: off */
+    int is_causal;                     /* 0 or 1 */
+    int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
+} fa_sdpa_desc;
+
+/* Computes the call above.  Thread-safe; the floating-point environment of the caller is the same
+ * afterwards.  Bits do not depend on n_threads, on the batch or on alignment. */
+int fa_sdpa(const fa_sdpa_desc *desc);
+
+/* How a call would be cut, for tests and show_config: sizes only, data pointers are not read. */
+typedef struct fa_sdpa_plan_info {
+    int is_decode;
+    int64_t n_tasks, rows_per_task, key_chunk;
+    int row_block, key_tile;
+    int64_t scratch_bytes; /* per thread */
+} fa_sdpa_plan_info;
+int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info);
+
+/* The backends compiled in, best first. */
+int fa_backend_count(void);
+const char *fa_backend_name(int index);
+void fa_backend_needs(int index, char *text, int n_text); /* names of the CPU features it needs */
+int fa_backend_supported(int index);                      /* does this CPU and this OS run it? */
+
+/* The thread pool: number of live workers (callers not counted), and its end (it restarts on use).
+ * The shutdown waits at most for the task that each worker is in; calls in flight go on on their own
+ * threads.  It must not be called from a task, nor while holding a lock that a task needs. */
+int fa_pool_n_workers(void);
+void fa_pool_shutdown(void);
+
+/* Compiler name and version, and whether FA_ASSERT is on. */
+const char *fa_compiler(void);
+int fa_asserts_enabled(void);
+
+/* The machine's ceilings, for benchmarks.  fma: runs n_rounds of independent FMA chains on every
+ * thread and returns the floating-point operations done (all threads); read: reads the buffer once,
+ * split over the threads, and returns a sum of it.  The caller takes the time. */
+double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds);
+double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats);
+
+/* Test hook: runs one vector operation of a backend over arrays: out[i] = op(a[i], b[i], c[i]).
+ * Returns FA_BROKEN_CONTRACT for an unknown name.  n is any size. */
+int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
+             float *out, int64_t n);
+
+#endif

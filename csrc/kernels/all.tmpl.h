@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * All kernels in order, and the table that leaves the file.
+ * Used by isa/<isa>.c after a vector header; FA_ISA names the instruction set.  Holds no algorithm. */
+
+#include "vec/math.tmpl.h"
+
+#include "kernels/tile.tmpl.h"
+
+#include "kernels/mask.tmpl.h"
+
+#include "kernels/softmax.tmpl.h"
+
+#include "kernels/careful.tmpl.h"
+#include "kernels/sdpa_decode.tmpl.h"
+#include "kernels/sdpa_prefill.tmpl.h"
+
+#include "kernels/probe.tmpl.h"
+
+extern const fa_kernels FA_NAME(fa_kernels);
+const fa_kernels FA_NAME(fa_kernels) = {
+    .name = FA_STRING(FA_ISA),
+    .mr = FA_MR,
+    .nr = FA_NR,
+    .pack_keys = FA_NAME(pack_keys),
+    .pack_values = FA_NAME(pack_values),
+    .scale_row = FA_NAME(scale_row),
+    .tile_prefill = FA_NAME(tile_prefill),
+    .tile_decode = FA_NAME(tile_decode),
+    .weights_prefill = FA_NAME(weights_prefill),
+    .weights_decode = FA_NAME(weights_decode),
+    .hidden_keys = FA_NAME(hidden_keys),
+    .merge_row = FA_NAME(merge_row),
+    .finish_row = FA_NAME(finish_row),
+    .careful_row = FA_NAME(careful_row),
+    .ceiling_fma = FA_NAME(ceiling_fma),
+    .ceiling_read = FA_NAME(ceiling_read),
+    .probe = FA_NAME(probe),
+};

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ * What kernels are: their argument structs, and the table of one instruction set.
+ * Used by kernels/ (which fills the table) and ops/ (which calls through it).
+ * Kernels allocate nothing, start no thread and report no error; sizes inside a tile are int. */
+#ifndef FA_KERNELS_H
+#define FA_KERNELS_H
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "fastattn.h"
+
+/* The most rows that one tile may have. */
+#define FA_MAX_ROW_BLOCK 64
+
+/* The float terms and masks of one call that are the same for all its rows. */
+typedef struct fa_scoring {
+    float
+        q_factor; /* multiplies the query: scores come out in units of log2, see docs/numerics.md */
+    int has_cap;  /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
+    float cap_factor;
+    int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
+    int64_t term_stride[2]; /* their step from one key to the next, in elements */
+    double scale, softcap;  /* as the user gave them: for the careful path */
+} fa_scoring;
+
+/* One query row. */
+typedef struct fa_row {
+    const char *term[2];    /* its bias and its attn_mask at key 0, or NULL */
+    float slope;            /* ALiBi, natural units; 0 = none */
+    int64_t position;       /* p = row + q_offset */
+    int64_t key_lo, key_hi; /* keys that causality, window and length leave: [lo, hi) */
+} fa_row;
+
+/* A block of query rows against a run of keys. */
+typedef struct fa_tile {
+    const fa_scoring *scoring;
+    int n_rows, n_keys;
+    int64_t key_first; /* index of the tile's first key */
+    int qk_size, v_size;
+    const float *q; /* n_rows rows, already multiplied by q_factor */
+    int64_t q_stride;
+    const float *k; /* prefill: panels made by pack_keys; decode: the key rows as they lie */
+    int64_t k_stride;
+    const float *v; /* prefill: panels made by pack_values; decode: the value rows as they lie */
+    int64_t v_stride;
+    const fa_row *rows;
+    float *s; /* scratch for the scores: rows of s_stride >= round_up(n_keys, nr) + padding */
+    int s_stride;
+    /* The streaming state of each row, updated: maximum (log2 units), sum, and the output sums. */
+    float *row_max, *row_sum;
+    float *o; /* rows of o_stride = round_up(v_size, nr) */
+    int o_stride;
+} fa_tile;
+
+/* One row, computed in double from the arrays themselves. */
+typedef struct fa_careful {
+    const fa_scoring *scoring;
+    const fa_row *row;
+    int64_t n_keys;
+    int qk_size, v_size;
+    const float *q, *k, *v; /* the user's rows */
+    int64_t k_stride, v_stride;
+    const float *sink;          /* or NULL */
+    double *acc;                /* scratch: v_size */
+    float *out, *lse, *weights; /* lse and weights may be NULL */
+} fa_careful;
+
+/* The kernels of one instruction set. */
+typedef struct fa_kernels {
+    const char *name;
+    int mr, nr; /* the register block: rows, keys (or value columns) */
+
+    /* panels[j / nr][d][j % nr] = k[j * k_stride + d]; the last panel is filled up with zeros. */
+    void (*pack_keys)(const float *k, int64_t k_stride, int n_keys, int qk_size, float *panels);
+    /* panels[c / nr][j][c % nr] = v[j * v_stride + c]; columns past v_size are zeros.
+     * hidden: NULL, or n_keys bytes: rows with a nonzero byte are packed as zeros and not read. */
+    void (*pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
+                        const uint8_t *hidden, float *panels);
+    /* dst[d] = src[d] * factor */
+    void (*scale_row)(const float *src, float factor, int n, float *dst);
+    /* One step of the streaming softmax: scores of the tile, terms and masks, update of the state. */
+    void (*tile_prefill)(const fa_tile *tile);
+    void (*tile_decode)(const fa_tile *tile);
+    /* The scores of the tile turned into final weights, left in tile->s, from the final row_max and
+     * row_sum (the sink included); v and o are not used. */
+    void (*weights_prefill)(const fa_tile *tile);
+    void (*weights_decode)(const fa_tile *tile);
+    /* hidden[j] = 1 where the row may not see key key_first + j, by its terms and its range. */
+    void (*hidden_keys)(const fa_scoring *scoring, const fa_row *row, int64_t key_first, int n_keys,
+                        uint8_t *hidden);
+    /* (max, sum, o) of one row += those of another set of keys, exactly, in this order. */
+    void (*merge_row)(float *row_max, float *row_sum, float *o, float max2, float sum2,
+                      const float *o2, int n);
+    /* Takes the sink (log2 units, -inf = none) into the state and writes out = o / sum.
+     * Returns 1 if max, sum and all of out are finite and sum > 0, else 0. */
+    int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,
+                      float *out);
+    void (*careful_row)(const fa_careful *c);
+
+    /* For benchmarks and tests: see fastattn.h. */
+    double (*ceiling_fma)(int64_t n_rounds);
+    double (*ceiling_read)(const float *data, int64_t n);
+    int (*probe)(const char *op, const float *a, const float *b, const float *c, float *out,
+                 int64_t n);
+} fa_kernels;
+
+#endif

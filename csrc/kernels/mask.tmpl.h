@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT
+ * From raw products to final scores, on one row of a tile: softcap, bias, float and bool masks, ALiBi,
+ * causality, window and length.  Used by the attention kernels.  Scores are in units of log2.
+ *
+ * What a row may not see becomes exactly -inf, by selection and never by addition: whatever a hidden
+ * key holds, NaN too, is gone.  Sums that overflow here to -inf or NaN are not wrong yet: such rows
+ * end without a finite state and are done again by careful.tmpl.h. */
+
+#define FA_LOG2E 1.44269504088896340736
+#define FA_TERM_CHUNK 64 /* a multiple of every VF_LANES */
+
+static float
+half_to_float(uint16_t h) { /* IEEE binary16, subnormals, infinities and NaN included */
+    union {
+        uint32_t u;
+        float f;
+    } r;
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest >= 0x7c00u)
+        r.u = sign | 0x7f800000u | (rest & 0x3ffu) << 13;
+    else if (rest >= 0x400u)
+        r.u = sign | ((rest << 13) + 0x38000000u);
+    else { /* rest * 2^-24, exactly */
+        r.f = (float)rest * 0x1p-24f;
+        r.u |= sign;
+    }
+    return r.f;
+}
+
+/* Element `at` of a float term.  Finite values beyond float saturate: only a given -inf masks. */
+static float term_value(const char *term, int type, int64_t at) {
+    union {
+        uint32_t u;
+        float f;
+    } r;
+    switch (type) {
+    case FA_F64: {
+        double x = ((const double *)(const void *)term)[at];
+        if (x > FLT_MAX && x < HUGE_VAL) return FLT_MAX;
+        if (x < -FLT_MAX && x > -HUGE_VAL) return -FLT_MAX;
+        return (float)x;
+    }
+    case FA_F16: return half_to_float(((const uint16_t *)(const void *)term)[at]);
+    case FA_BF16: r.u = (uint32_t)((const uint16_t *)(const void *)term)[at] << 16; return r.f;
+    default: return ((const float *)(const void *)term)[at];
+    }
+}
+
+/* s[j] += log2(e) * term[j], and -inf where the term is. */
+static void add_float_term(float *s, int n, const char *term, int type, int64_t stride,
+                           int64_t first) {
+    const vf log2e = vf_set1((float)FA_LOG2E), hidden = vf_set1(-INFINITY);
+    float chunk[FA_TERM_CHUNK];
+    for (int j = 0; j < n; j += FA_TERM_CHUNK) {
+        int n_chunk = fa_min(FA_TERM_CHUNK, n - j);
+        const float *from = (const float *)(const void *)term + first + j;
+        if (type != FA_F32 || stride != 1 || n_chunk % VF_LANES) {
+            for (int i = 0; i < n_chunk; i++)
+                chunk[i] = term_value(term, type, (first + j + i) * stride);
+            for (int i = n_chunk; i % VF_LANES; i++) chunk[i] = 0.0f;
+            from = chunk;
+        }
+        for (int i = 0; i < n_chunk; i += VF_LANES) {
+            vf b = vf_load(from + i), x = vf_fma(b, log2e, vf_load(s + j + i));
+            vf_store(s + j + i, vf_select(vm_eq(b, hidden), hidden, x));
+        }
+    }
+}
+
+/* s[j] = -inf where the mask is false. */
+static void apply_bool_mask(float *s, int n, const char *mask, int64_t stride, int64_t first) {
+    const uint8_t *m = (const uint8_t *)mask;
+    uint8_t chunk[FA_TERM_CHUNK];
+    for (int j = 0; j < n; j += FA_TERM_CHUNK) {
+        int n_chunk = fa_min(FA_TERM_CHUNK, n - j);
+        const uint8_t *from = m + first + j;
+        if (stride != 1 || n_chunk % VF_LANES) {
+            for (int i = 0; i < n_chunk; i++) chunk[i] = m[(first + j + i) * stride];
+            for (int i = n_chunk; i % VF_LANES; i++) chunk[i] = 0;
+            from = chunk;
+        }
+        for (int i = 0; i < n_chunk; i += VF_LANES)
+            vf_store(s + j + i,
+                     vf_select(vm_load_bytes(from + i), vf_load(s + j + i), vf_set1(-INFINITY)));
+    }
+}
+
+/* s[j] -= log2(e) * slope * |position - (first + j)| */
+static void add_alibi(float *s, int n, float slope, int64_t position, int64_t first) {
+    const vf step = vf_set1((float)VF_LANES), factor = vf_set1((float)(-FA_LOG2E * slope));
+    vf distance = vf_sub(vf_set1((float)(position - first)), vf_iota());
+    for (int j = 0; j < n; j += VF_LANES) {
+        vf_store(s + j, vf_fma(vf_abs(distance), factor, vf_load(s + j)));
+        distance = vf_sub(distance, step);
+    }
+}
+
+static void apply_cap(float *s, int n, float cap_factor) {
+    const vf factor = vf_set1(cap_factor);
+    for (int j = 0; j < n; j += VF_LANES) vf_store(s + j, vf_mul(vf_tanh(vf_load(s + j)), factor));
+}
+
+/* Row i of the tile: raw products -> scores; lanes past the tile's keys become -inf. */
+static void finish_scores(const fa_tile *t, int i) {
+    const fa_scoring *sc = t->scoring;
+    const fa_row *row = &t->rows[i];
+    float *s = t->s + (int64_t)i * t->s_stride;
+    int n = t->n_keys, n_padded = (int)fa_round_up(n, VF_LANES);
+    int lo = (int)fa_max64(0, fa_min64(n, row->key_lo - t->key_first));
+    int hi = (int)fa_max64(lo, fa_min64(n, row->key_hi - t->key_first));
+
+    if (sc->has_cap) apply_cap(s, n, sc->cap_factor);
+    for (int x = 0; x < 2; x++) {
+        if (!row->term[x]) continue;
+        if (sc->term_type[x] == FA_BOOL)
+            apply_bool_mask(s, n, row->term[x], sc->term_stride[x], t->key_first);
+        else
+            add_float_term(s, n, row->term[x], sc->term_type[x], sc->term_stride[x], t->key_first);
+    }
+    if (row->slope != 0.0f) add_alibi(s, n, row->slope, row->position, t->key_first);
+    for (int j = 0; j < lo; j++) s[j] = -INFINITY;
+    for (int j = hi; j < n_padded; j++) s[j] = -INFINITY;
+}
+
+/* Adds the float terms of one key in double, natural units.  Returns 0 where the row may not see it. */
+static int careful_terms(const fa_scoring *sc, const fa_row *row, int64_t key, double *sum) {
+    if (key < row->key_lo || key >= row->key_hi) return 0;
+    for (int x = 0; x < 2; x++) {
+        int64_t at = key * sc->term_stride[x];
+        if (!row->term[x]) continue;
+        if (sc->term_type[x] == FA_BOOL) {
+            if (!((const uint8_t *)row->term[x])[at]) return 0;
+        } else {
+            float term = term_value(row->term[x], sc->term_type[x], at);
+            if (term == -INFINITY) return 0;
+            *sum += term;
+        }
+    }
+    if (row->slope != 0.0f) *sum -= row->slope * fabs((double)(row->position - key));
+    return 1;
+}
+
+static void FA_NAME(hidden_keys)(const fa_scoring *sc, const fa_row *row, int64_t key_first,
+                                 int n_keys, uint8_t *hidden) {
+    for (int j = 0; j < n_keys; j++) {
+        double ignored = 0.0;
+        hidden[j] = !careful_terms(sc, row, key_first + j, &ignored);
+    }
+}

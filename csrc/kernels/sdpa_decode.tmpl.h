@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT
+ * Attention of few rows against keys and values as they lie: limited by memory bandwidth.
+ * Used by ops/sdpa.c through the table.  Packs nothing: each key and value is read once for all rows. */
+
+/* Lane i = the sum of the lanes of acc[i], always in the same order. */
+FA_INLINE vf sum_lanes(vf *acc) {
+    vf_transpose(acc);
+    for (int half = VF_LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) acc[i] = vf_add(acc[i], acc[i + half]);
+    return acc[0];
+}
+
+/* Keys and values that will be wanted soon, fetched line by line between the arithmetic: in address
+ * order, which the hardware prefetcher takes up, and evenly, since a burst fills the miss buffers and
+ * stalls the loads behind it.  (Zen 3, one thread, 4 rows of 128: no fetching 7.2, bursts 8.0, this
+ * 12.4 of 21 GB/s.)  Addresses past the end are harmless: a prefetch never faults. */
+typedef struct cursor {
+    const float *row;
+    int64_t stride;
+    int at, size, n_rows;
+} cursor;
+
+typedef struct fetcher {
+    cursor k, v;
+    int lines_per_step;
+} fetcher;
+
+enum { FETCH_AHEAD = 16 }; /* keys */
+
+FA_INLINE cursor cursor_at(const float *rows, int64_t stride, int first, int size) {
+    cursor c = {rows + (first + FETCH_AHEAD) * stride, stride, 0, size, size > 0 ? VF_LANES : 0};
+    return c;
+}
+
+FA_INLINE void fetch_line(cursor *c) {
+    if (c->n_rows == 0) return;
+    FA_PREFETCH(c->row + c->at);
+    c->at += FA_ALIGN / (int)sizeof *c->row;
+    if (c->at >= c->size) {
+        c->at = 0;
+        c->row += c->stride;
+        c->n_rows--;
+    }
+}
+
+FA_INLINE void fetch(fetcher *f) {
+    for (int x = 0; x < f->lines_per_step; x++) {
+        fetch_line(&f->k);
+        fetch_line(&f->v);
+    }
+}
+
+/* Scores of `n_rows` (a literal, 1 or 2) rows against VF_LANES / n_rows keys: VF_LANES sums in flight,
+ * reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
+FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fetcher *ahead) {
+    enum { MAX_ROWS = 2 };
+    const int per_row = VF_LANES / n_rows;
+    const float *q = t->q + i * t->q_stride, *k[VF_LANES];
+    vf acc[VF_LANES];
+    for (int x = 0; x < per_row; x++) /* past the end the last key is read again */
+        k[x] = t->k + (int64_t)(j + fa_min(x, n_keys - 1)) * t->k_stride;
+    for (int x = 0; x < VF_LANES; x++) acc[x] = vf_set1(0.0f);
+    int d = 0;
+    for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
+        vf qd[MAX_ROWS];
+        fetch(ahead);
+        for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * t->q_stride + d);
+        for (int x = 0; x < per_row; x++) {
+            vf kd = vf_load(k[x] + d);
+            for (int r = 0; r < n_rows; r++)
+                acc[r * per_row + x] = vf_fma(qd[r], kd, acc[r * per_row + x]);
+        }
+    }
+    if (d < t->qk_size) {
+        int left = t->qk_size - d;
+        for (int r = 0; r < n_rows; r++) {
+            vf qd = vf_load_part(q + r * t->q_stride + d, left);
+            for (int x = 0; x < per_row; x++)
+                acc[r * per_row + x] =
+                    vf_fma(qd, vf_load_part(k[x] + d, left), acc[r * per_row + x]);
+        }
+    }
+    /* Rows of scores have room past the last key: whole groups are stored, the rest is masked later. */
+    float sums[VF_LANES], *s = t->s + (int64_t)i * t->s_stride + j;
+    vf_store(sums, sum_lanes(acc));
+    for (int r = 0; r < n_rows; r++)
+        memcpy(s + (int64_t)r * t->s_stride, sums + r * per_row, (size_t)per_row * sizeof *sums);
+}
+
+static void dot_block(const fa_tile *t) {
+    /* The lines of VF_LANES keys, spread over the steps that they take with all rows. */
+    const int line = FA_ALIGN / (int)sizeof(float);
+    fetcher ahead = {.lines_per_step = (int)fa_ceil_div(VF_LANES * VF_LANES, line * t->n_rows)};
+    for (int j = 0; j < t->n_keys; j += VF_LANES) {
+        int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
+        ahead.k = cursor_at(t->k, t->k_stride, j, t->qk_size);
+        ahead.v = cursor_at(t->v, t->v_stride, j, t->v_size);
+#if VF_LANES > 1
+        const int half = VF_LANES / 2;
+        for (; i + 2 <= t->n_rows; i += 2) {
+            dot_rows(2, t, i, j, fa_min(half, n), &ahead);
+            if (n > half) dot_rows(2, t, i, j + half, n - half, &ahead);
+        }
+#endif
+        for (; i < t->n_rows; i++) dot_rows(1, t, i, j, n, &ahead);
+    }
+}
+
+/* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
+FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float *alpha) {
+    const float *p = t->s + (int64_t)i * t->s_stride, *v = t->v + c;
+    int left = t->v_size - c;
+    vf acc[FA_MR][FA_NV];
+    for (int r = 0; r < mr; r++)
+        for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
+    for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
+        vf vj[FA_NV];
+        for (int x = 0; x < FA_NV; x++)
+            vj[x] = left >= FA_NR ? vf_load(v + x * VF_LANES)
+                                  : vf_load_part(v + x * VF_LANES,
+                                                 fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
+        for (int r = 0; r < mr; r++) {
+            vf pj = vf_set1(p[(int64_t)r * t->s_stride + j]);
+            for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_fma(pj, vj[x], acc[r][x]);
+        }
+    }
+    for (int r = 0; r < mr; r++)
+        for (int x = 0; x < FA_NV; x++) {
+            float *o = t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
+            vf_store(o, vf_fma(vf_load(o), vf_set1(alpha[i + r]), acc[r][x]));
+        }
+}
+
+static void FA_NAME(tile_decode)(const fa_tile *t) {
+    float alpha[FA_MAX_ROW_BLOCK];
+    FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
+    dot_block(t);
+    for (int i = 0; i < t->n_rows; i++) {
+        finish_scores(t, i);
+        alpha[i] =
+            softmax_step(t->s + (int64_t)i * t->s_stride, (int)fa_round_up(t->n_keys, VF_LANES),
+                         &t->row_max[i], &t->row_sum[i]);
+    }
+    for (int c = 0; c < t->v_size; c += FA_NR)
+        for (int i = 0; i < t->n_rows; i += FA_MR) {
+#define FA_BODY(mr) value_columns(mr, t, i, c, alpha)
+            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+#undef FA_BODY
+        }
+}
+
+static void FA_NAME(weights_decode)(const fa_tile *t) {
+    dot_block(t);
+    for (int i = 0; i < t->n_rows; i++) {
+        finish_scores(t, i);
+        softmax_weights(t->s + (int64_t)i * t->s_stride, t->n_keys, t->row_max[i], t->row_sum[i]);
+    }
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ * The streaming softmax: per row a maximum m, a sum l and output sums O over the keys seen so far
+ * (Milakov & Gimelshein 2018; Rabe & Staats 2021; FlashAttention, Dao et al. 2022).
+ * Used by the attention kernels.  Scores are in units of log2, hidden keys are -inf.
+ *
+ * No constant stands for minus infinity.  While m is -inf nothing was seen; 0 then takes its place in
+ * exponents, so that 2^(-inf - 0) = 0 and no NaN is made.  NaN scores pass the maximum unseen and come
+ * back as NaN in l and O: exactly the rows that must be NaN end without a finite state. */
+
+FA_INLINE float exponent_base(float row_max) { return row_max == -INFINITY ? 0.0f : row_max; }
+
+/* s -> 2^(s - m') for one row of n scores (rows are padded to whole vectors); m and l are updated;
+ * returns the factor 2^(m - m') by which sums over earlier keys must be multiplied. */
+static float softmax_step(float *s, int n, float *row_max, float *row_sum) {
+    vf top = vf_set1(-INFINITY), top2 = top, sum = vf_set1(0.0f);
+    int j = 0;
+    for (; j + 2 * VF_LANES <= n; j += 2 * VF_LANES) {
+        top = vf_max(vf_load(s + j), top); /* a NaN score loses: see vf_max */
+        top2 = vf_max(vf_load(s + j + VF_LANES), top2);
+    }
+    if (j < n) top = vf_max(vf_load(s + j), top);
+
+    float old = *row_max, tile_max = vf_hmax(vf_max(top, top2)), scale = 1.0f;
+    if (tile_max > old) {
+        *row_max = tile_max;
+        scale = exp2_one(old - tile_max); /* 2^-inf = 0 at the first keys seen */
+    }
+    const vf base = vf_set1(exponent_base(*row_max));
+    for (j = 0; j < n; j += VF_LANES) {
+        vf p = vf_exp2(vf_sub(vf_load(s + j), base));
+        vf_store(s + j, p);
+        sum = vf_add(sum, p);
+    }
+    *row_sum = *row_sum * scale + vf_hsum(sum);
+    return scale;
+}
+
+/* s -> 2^(s - m) / l from the final state. */
+static void softmax_weights(float *s, int n, float row_max, float row_sum) {
+    const vf base = vf_set1(exponent_base(row_max)), total = vf_set1(row_sum);
+    for (int j = 0; j < n; j += VF_LANES)
+        vf_store(s + j, vf_div(vf_exp2(vf_sub(vf_load(s + j), base)), total));
+}
+
+static void FA_NAME(merge_row)(float *row_max, float *row_sum, float *o, float max2, float sum2,
+                               const float *o2, int n) {
+    float top = *row_max > max2 ? *row_max : max2, base = exponent_base(top);
+    float f1 = exp2_one(*row_max - base), f2 = exp2_one(max2 - base);
+    vf g1 = vf_set1(f1), g2 = vf_set1(f2);
+    *row_max = top;
+    *row_sum = *row_sum * f1 + sum2 * f2;
+    for (int c = 0; c < n; c += VF_LANES) /* rows are padded to whole vectors */
+        vf_store(o + c, vf_fma(vf_load(o + c), g1, vf_mul(vf_load(o2 + c), g2)));
+}
+
+static int FA_NAME(finish_row)(float *row_max, float *row_sum, const float *o, float sink,
+                               int v_size, float *out) {
+    float old = *row_max, factor = 1.0f;
+    if (sink > old) {
+        *row_max = sink;
+        factor = exp2_one(old - sink);
+        *row_sum = *row_sum * factor + 1.0f;
+    } else if (sink != -INFINITY) { /* NaN too */
+        *row_sum += exp2_one(sink - exponent_base(old));
+    }
+    vf f = vf_set1(factor), total = vf_set1(*row_sum), bad = vf_set1(0.0f);
+    for (int c = 0; c < v_size; c += VF_LANES) {
+        vf x = vf_div(vf_mul(vf_load(o + c), f), total);
+        bad = vf_fma(x, vf_set1(0.0f), bad); /* NaN from then on if x is not finite */
+        if (v_size - c >= VF_LANES)
+            vf_store(out + c, x);
+        else
+            vf_store_part(out + c, x, v_size - c);
+    }
+    return fabsf(*row_max) <= FLT_MAX && *row_sum > 0.0f && *row_sum <= FLT_MAX &&
+           vf_hsum(bad) == 0.0f;
+}

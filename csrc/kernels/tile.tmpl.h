@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ * The register-blocked product of one tile, and the packing that feeds it.
+ * Used by the attention kernels.  Knows nothing of softmax or masks.
+ *
+ * Both products of attention have the form C[mr x NR] = A[mr x n] B[n x NR]: A is read a number at a
+ * time and broadcast, B comes in rows of NR contiguous floats, C stays in registers.  Each element of
+ * C is one chain of fused multiply-adds over n, so its bits do not depend on mr or on its place. */
+
+#define FA_NR (FA_NV * VF_LANES)
+
+FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const float *b, int n,
+                             vf c[FA_MR][FA_NV]) {
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < FA_NV; v++) c[i][v] = vf_set1(0.0f);
+    for (int k = 0; k < n; k++) {
+        vf bk[FA_NV];
+        for (int v = 0; v < FA_NV; v++) bk[v] = vf_load(b + (int64_t)k * FA_NR + v * VF_LANES);
+        for (int i = 0; i < mr; i++) {
+            vf ai = vf_set1(a[i * a_stride + k]);
+            for (int v = 0; v < FA_NV; v++) c[i][v] = vf_fma(ai, bk[v], c[i][v]);
+        }
+    }
+}
+
+/* s[i, 0..NR) = q[i] . panel, for mr rows (mr is a literal at every call). */
+FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float *panel, int qk_size,
+                          float *s, int s_stride) {
+    vf c[FA_MR][FA_NV];
+    block_product(mr, q, q_stride, panel, qk_size, c);
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < FA_NV; v++) vf_store(s + i * s_stride + v * VF_LANES, c[i][v]);
+}
+
+/* o[i, 0..NR) = o[i] * alpha[i] + p[i] . panel: the rescaling of the streaming softmax rides along. */
+FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *panel, int n_keys,
+                          const float *alpha, float *o, int o_stride) {
+    vf c[FA_MR][FA_NV];
+    block_product(mr, p, p_stride, panel, n_keys, c);
+    for (int i = 0; i < mr; i++)
+        for (int v = 0; v < FA_NV; v++) {
+            float *at = o + i * o_stride + v * VF_LANES;
+            vf_store(at, vf_fma(vf_load(at), vf_set1(alpha[i]), c[i][v]));
+        }
+}
+
+/* Runs body(mr) for a literal mr <= FA_MR equal to n. */
+#if FA_MR > 6
+#error "extend FA_ROWS_SWITCH to the register block of this instruction set"
+#endif
+#define FA_ROWS_CASE(mr, body) \
+    case mr:                   \
+        body(mr);              \
+        break;
+#if FA_MR > 4
+#define FA_ROWS_MORE(body) FA_ROWS_CASE(5, body) FA_ROWS_CASE(6, body)
+#else
+#define FA_ROWS_MORE(body)
+#endif
+#define FA_ROWS_SWITCH(n, body)                                                         \
+    switch (n) {                                                                        \
+        FA_ROWS_CASE(1, body)                                                           \
+        FA_ROWS_CASE(2, body)                                                           \
+        FA_ROWS_CASE(3, body) FA_ROWS_CASE(4, body) FA_ROWS_MORE(body) default : break; \
+    }
+
+/* s = q k^T for a block of rows and packed keys.  Panels outside, rows inside: one panel stays in
+ * the first-level cache while all rows of the block pass over it. */
+static void score_block(const fa_tile *t) {
+    for (int j = 0; j < t->n_keys; j += FA_NR) {
+        const float *panel = t->k + (int64_t)j * t->qk_size;
+        for (int i = 0; i < t->n_rows; i += FA_MR) {
+            const float *q = t->q + i * t->q_stride;
+            float *s = t->s + i * t->s_stride + j;
+#define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, s, t->s_stride)
+            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+#undef FA_BODY
+        }
+    }
+}
+
+/* o = o * alpha + s v for a block of rows and packed values; panels have v_stride floats. */
+static void value_block(const fa_tile *t, const float *alpha) {
+    for (int c = 0; c < t->v_size; c += FA_NR) {
+        const float *panel = t->v + (c / FA_NR) * t->v_stride;
+        for (int i = 0; i < t->n_rows; i += FA_MR) {
+            const float *p = t->s + i * t->s_stride;
+            float *o = t->o + i * t->o_stride + c;
+#define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, t->n_keys, alpha + i, o, t->o_stride)
+            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+#undef FA_BODY
+        }
+    }
+}
+
+static void FA_NAME(pack_keys)(const float *k, int64_t k_stride, int n_keys, int qk_size,
+                               float *panels) {
+    for (int j = 0; j < n_keys; j += VF_LANES) {
+        float *to = panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + j % FA_NR;
+        int n = fa_min(VF_LANES, n_keys - j);
+        for (int d = 0; d < qk_size; d += VF_LANES) {
+            int nd = fa_min(VF_LANES, qk_size - d);
+            vf rows[VF_LANES];
+            for (int i = 0; i < VF_LANES; i++) rows[i] = vf_set1(0.0f);
+            for (int i = 0; i < n; i++) {
+                const float *from = k + (j + i) * k_stride + d;
+                rows[i] = nd == VF_LANES ? vf_load(from) : vf_load_part(from, nd);
+            }
+            vf_transpose(rows);
+            for (int i = 0; i < nd; i++) vf_store(to + (int64_t)(d + i) * FA_NR, rows[i]);
+        }
+    }
+    /* Whole vectors of the last panel that hold no key. */
+    for (int j = (int)fa_round_up(n_keys, VF_LANES); j % FA_NR; j += VF_LANES)
+        for (int d = 0; d < qk_size; d++)
+            vf_store(panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + (int64_t)d * FA_NR +
+                         j % FA_NR,
+                     vf_set1(0.0f));
+}
+
+static void FA_NAME(pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
+                                 const uint8_t *hidden, float *panels) {
+    for (int j = 0; j < n_keys; j++) {
+        const float *from = v + j * v_stride;
+        int n = hidden && hidden[j] ? 0 : v_size; /* a hidden row is not read */
+        for (int c = 0; c < v_size; c += FA_NR) {
+            float *to = panels + (int64_t)(c / FA_NR) * FA_NR * n_keys + (int64_t)j * FA_NR;
+            for (int x = 0; x < FA_NR; x += VF_LANES) {
+                int left = n - c - x;
+                vf_store(to + x, left >= VF_LANES ? vf_load(from + c + x)
+                                                  : vf_load_part(from + c + x, fa_max(0, left)));
+            }
+        }
+    }
+}
+
+static void FA_NAME(scale_row)(const float *src, float factor, int n, float *dst) {
+    vf f = vf_set1(factor);
+    int d = 0;
+    for (; d + VF_LANES <= n; d += VF_LANES) vf_store(dst + d, vf_mul(vf_load(src + d), f));
+    if (d < n) vf_store_part(dst + d, vf_mul(vf_load_part(src + d, n - d), f), n - d);
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT
+ * The backends compiled in, from isa/isa_list.h: index, name, needs, kernel table.
+ * Used by the drivers of ops/.  Keeps no current backend: the caller passes an index. */
+#ifndef FA_BACKEND_H
+#define FA_BACKEND_H
+
+#include "kernels/kernels.h"
+
+/* The kernels of a backend, or NULL where there is none of that index or this machine cannot run it. */
+const fa_kernels *fa_backend_get(int index);
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ * Implements ops/plan.h: every tile size, split rule and threshold, with its reason.
+ * No size depends on the number of threads, on the batch or on the data: so neither do the bits. */
+#include "ops/plan.h"
+
+enum {
+    /* Up to so many rows the keys are read in place: packing a tile costs about as much as 8 rows of
+     * products with it. */
+    DECODE_ROWS = 8,
+    /* Decode: keys of one tile (32 keys and values of 128 floats fill one L1 of 32 KiB), keys of one
+     * chunk, most chunks, and the number of heads from which on heads alone keep the threads busy. */
+    DECODE_TILE = 32,
+    DECODE_CHUNK = 512,
+    DECODE_MAX_CHUNKS = 64,
+    DECODE_HEADS = 32,
+    /* Prefill: a block of rows shares one key panel in L1; the packed K and V tiles live in L2. */
+    PREFILL_ROW_BLOCK = 48,
+    PREFILL_MAX_TILE = 256,
+    PREFILL_TILE_BYTES = 64 * 1024,
+    PREFILL_ROWS = 192,
+    PREFILL_ROWS_BYTES = 256 * 1024,
+    /* Sums longer than this many keys are cut and merged, so that rounding errors do not pile up. */
+    PREFILL_CHUNK = 8192
+};
+
+static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
+    int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
+    p->row_block = (int)fa_max64(1, p->n_rows);
+    p->rows_per_task = fa_max64(1, p->n_rows);
+    p->key_tile = DECODE_TILE;
+    p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
+    p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
+    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1;
+}
+
+static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
+    int64_t widest = fa_max64(1, fa_max64(d->qk_size, d->v_size)) * (int64_t)sizeof(float);
+    int64_t tile = fa_min64(PREFILL_MAX_TILE, PREFILL_TILE_BYTES / widest);
+    int64_t rows = fa_min64(PREFILL_ROWS, PREFILL_ROWS_BYTES / widest);
+    p->key_tile = (int)fa_max64(k->nr, tile / k->nr * k->nr);
+    p->row_block = PREFILL_ROW_BLOCK / k->mr * k->mr;
+    p->rows_per_task = fa_max64(p->row_block, rows / p->row_block * p->row_block);
+    p->key_chunk = fa_round_up(PREFILL_CHUNK, p->key_tile);
+    p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
+    p->split_keys = 0;
+}
+
+void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
+    p->group = d->n_kv_heads > 0 ? d->n_q_heads / d->n_kv_heads : 0;
+    p->n_rows = p->group * d->n_queries;
+    p->n_heads = d->n_batch * d->n_kv_heads;
+    p->is_decode = p->n_rows <= DECODE_ROWS;
+    if (p->is_decode)
+        cut_decode(d, p);
+    else
+        cut_prefill(d, k, p);
+    p->n_row_tasks = fa_ceil_div(p->n_rows, p->rows_per_task);
+    p->n_tasks = p->n_heads * p->n_row_tasks * (p->split_keys ? p->n_chunks : 1);
+    p->heavy_rows_last = d->is_causal && p->n_row_tasks > 1;
+
+    double pairs = (double)p->n_heads * (double)p->n_rows * (double)d->n_keys;
+    double size = (double)(d->qk_size + d->v_size);
+    double bytes = (double)p->n_heads * (double)d->n_keys * size * sizeof(float);
+    p->cost_ns = pairs * size * 0.02 + bytes * 0.05; /* 100 GFLOP/s, 20 GB/s */
+}
+
+void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
+    const double log2e = 1.44269504088896340736;
+    sc->has_cap = d->softcap > 0.0;
+    sc->q_factor = (float)(sc->has_cap ? d->scale / d->softcap : d->scale * log2e);
+    sc->cap_factor = (float)(d->softcap * log2e);
+    sc->scale = d->scale;
+    sc->softcap = d->softcap;
+    sc->term_type[0] = d->bias.type;
+    sc->term_type[1] = d->attn_mask.type;
+    sc->term_stride[0] = d->bias.col_stride;
+    sc->term_stride[1] = d->attn_mask.col_stride;
+}
+
+static size_t take(size_t *at, size_t count, size_t item_bytes) {
+    size_t begin = *at;
+    *at += (size_t)fa_round_up((int64_t)(count * item_bytes), FA_ALIGN);
+    return begin;
+}
+
+void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p, fa_layout *l) {
+    size_t rows = (size_t)fa_min64(p->rows_per_task, fa_max64(1, p->n_rows)), at = 0;
+    size_t tile = (size_t)fa_round_up(p->key_tile, k->nr), f = sizeof(float);
+    int several = p->n_chunks > 1;
+    l->q_stride = fa_round_up(d->qk_size, FA_ALIGN / sizeof(float));
+    l->o_stride = fa_round_up(d->v_size, k->nr);
+    l->s_stride =
+        (int)tile + FA_ALIGN / (int)sizeof(float); /* rows fall into different cache sets */
+
+    l->rows = take(&at, rows, sizeof(fa_row));
+    l->q = take(&at, rows * (size_t)l->q_stride, f);
+    l->row_max = take(&at, rows, f);
+    l->row_sum = take(&at, rows, f);
+    l->o = take(&at, rows * (size_t)l->o_stride, f);
+    l->part_max = several ? take(&at, rows, f) : l->row_max;
+    l->part_sum = several ? take(&at, rows, f) : l->row_sum;
+    l->part_o = several ? take(&at, rows * (size_t)l->o_stride, f) : l->o;
+    l->scores = take(&at, (size_t)p->row_block * (size_t)l->s_stride, f);
+    l->k_panels = take(&at, p->is_decode ? 0 : tile * (size_t)d->qk_size, f);
+    l->v_panels = take(&at, tile * (size_t)l->o_stride, f);
+    l->hidden = take(&at, tile, 1);
+    l->finished = take(&at, rows, 1);
+    l->careful = take(&at, (size_t)d->v_size, sizeof(double));
+    l->size = at;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ * The driver of scaled dot-product attention: descriptor -> plan -> tasks -> merge.
+ * Used through fa_sdpa.  The walk over the keys is in ops/visit.c, the arithmetic in the kernels. */
+#include "base/fpenv.h"
+#include "base/scratch.h"
+#include "ops/backend.h"
+#include "ops/visit.h"
+
+static float sink_of(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int64_t flat = fa_task_flat_row(t, i);
+    return d->sinks ? d->sinks[flat / d->n_queries % d->n_q_heads] : -INFINITY;
+}
+
+static int finish_row(const fa_task *t, int i) {
+    const double log2e = 1.44269504088896340736;
+    return t->job->kernels->finish_row(
+        &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
+        (float)(sink_of(t, i) * log2e), (int)t->job->desc->v_size, fa_task_out(t, i));
+}
+
+static void careful_row(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int64_t flat = fa_task_flat_row(t, i);
+    float sink = sink_of(t, i);
+    fa_careful careful = {
+        .scoring = &t->job->scoring,
+        .row = &t->rows[i],
+        .n_keys = d->n_keys,
+        .qk_size = (int)d->qk_size,
+        .v_size = (int)d->v_size,
+        .q = fa_task_query(t, i),
+        .k = t->key,
+        .v = t->value,
+        .k_stride = d->key.row_stride,
+        .v_stride = d->value.row_stride,
+        .sink = d->sinks ? &sink : NULL,
+        .acc = t->careful,
+        .out = fa_task_out(t, i),
+        .lse = d->lse ? d->lse + flat : NULL,
+        .weights = d->weights ? d->weights + flat * d->n_keys : NULL,
+    };
+    t->job->kernels->careful_row(&careful);
+}
+
+/* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done
+ * again: first with the values of hidden keys taken as zeros (0 * NaN is NaN; this gives the bits of
+ * clean data), and, if that was not it, in double. */
+static void finish_rows(const fa_task *t) {
+    const fa_sdpa_desc *d = t->job->desc;
+    uint8_t *done = t->finished;
+    for (int i = 0; i < t->n_rows; i++) {
+        if (fa_pool_poll(t->worker)) return; /* given up: the state may be incomplete */
+        done[i] = (uint8_t)finish_row(t, i);
+        if (!done[i] && t->row_sum[i] > 0.0f && t->row_sum[i] <= FLT_MAX) {
+            fa_visit_chunks(t, i, 1, FA_ONLY_VISIBLE);
+            done[i] = (uint8_t)finish_row(t, i);
+        }
+        if (done[i] && d->lse)
+            d->lse[fa_task_flat_row(t, i)] =
+                (float)(t->row_max[i] * 0.69314718055994530942 + log((double)t->row_sum[i]));
+    }
+    if (d->weights) {
+        for (int i = 0; i < t->n_rows; i++)
+            memset(d->weights + fa_task_flat_row(t, i) * d->n_keys, 0,
+                   (size_t)d->n_keys * sizeof *d->weights);
+        fa_visit_chunks(t, 0, t->n_rows, FA_WEIGHTS);
+    }
+    for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
+        if (!done[i]) careful_row(t, i);
+}
+
+static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
+    const fa_job *j = ctx;
+    int64_t row_task = index / j->plan.n_heads;
+    fa_task t;
+    if (j->plan.heavy_rows_last) row_task = j->plan.n_row_tasks - 1 - row_task;
+    fa_task_begin(j, worker, index % j->plan.n_heads, row_task, &t);
+    fa_visit_chunks(&t, 0, t.n_rows, FA_ACCUMULATE);
+    finish_rows(&t);
+}
+
+/* The kept state of one chunk of one head: outputs of all rows, then maxima, then sums. */
+static float *partial_state(const fa_job *j, int64_t head, int64_t chunk) {
+    return j->partial +
+           (head * j->plan.n_chunks + chunk) * j->plan.n_rows * (j->layout.o_stride + 2);
+}
+
+static void chunk_task(void *ctx, int64_t index, fa_worker *worker) {
+    const fa_job *j = ctx;
+    int64_t head = index / j->plan.n_chunks, chunk = index % j->plan.n_chunks;
+    fa_task t;
+    fa_task_begin(j, worker, head, 0, &t);
+    t.part_o = partial_state(j, head, chunk);
+    t.part_max = t.part_o + j->plan.n_rows * j->layout.o_stride;
+    t.part_sum = t.part_max + j->plan.n_rows;
+    fa_visit_chunk(&t, 0, t.n_rows, chunk, FA_ACCUMULATE);
+}
+
+static void merge_task(void *ctx, int64_t head, fa_worker *worker) {
+    const fa_job *j = ctx;
+    int64_t stride = j->layout.o_stride, n = j->plan.n_rows;
+    fa_task t;
+    fa_task_begin(j, worker, head, 0, &t);
+    fa_clear_state(&t, 0, t.n_rows, t.row_max, t.row_sum, t.o);
+    for (int64_t chunk = 0; chunk < j->plan.n_chunks; chunk++) {
+        const float *o = partial_state(j, head, chunk), *row_max = o + n * stride;
+        for (int i = 0; i < t.n_rows; i++)
+            j->kernels->merge_row(&t.row_max[i], &t.row_sum[i], t.o + i * stride, row_max[i],
+                                  row_max[n + i], o + i * stride, (int)stride);
+    }
+    finish_rows(&t);
+}
+
+/* Threads worth waking: each should have some microseconds of work. */
+static int useful_threads(const fa_sdpa_desc *d, const fa_plan *p) {
+    const double worth_ns = 5000.0;
+    double most = p->cost_ns / worth_ns;
+    int64_t n = fa_min64(d->exec.n_threads, p->n_tasks);
+    return (int)fa_max64(1, most < (double)n ? (int64_t)most : n);
+}
+
+int fa_sdpa(const fa_sdpa_desc *desc) {
+    fa_job job = {.desc = desc, .kernels = fa_backend_get(desc->exec.backend)};
+    if (!job.kernels || desc->exec.n_threads < 1) return FA_BROKEN_CONTRACT;
+    if (desc->n_batch == 0 || desc->n_q_heads == 0 || desc->n_queries == 0) return FA_OK;
+    fa_fpenv env = fa_fpenv_enter(); /* tasks do the same */
+    fa_plan_sdpa(desc, job.kernels, &job.plan);
+    fa_plan_layout(desc, job.kernels, &job.plan, &job.layout);
+    fa_plan_scoring(desc, &job.scoring);
+    fa_fpenv_leave(&env);
+
+    size_t partial = 0;
+    if (job.plan.split_keys)
+        partial = (size_t)(job.plan.n_tasks * job.plan.n_rows * (job.layout.o_stride + 2)) *
+                  sizeof(float);
+    int n_threads = useful_threads(desc, &job.plan);
+    char *block = NULL;
+    /* Less memory, fewer threads: the result is the same. */
+    for (; n_threads >= 1 && !block; n_threads = block ? n_threads : n_threads / 2)
+        block = fa_scratch_take(partial + job.layout.size * (size_t)n_threads);
+    if (!block) return FA_NO_MEMORY;
+    job.partial = (float *)(void *)block;
+    job.scratch = block + partial;
+
+    int status;
+    if (job.plan.split_keys) {
+        status = fa_pool_run(job.plan.n_tasks, chunk_task, &job, n_threads, desc->exec.interrupted);
+        if (status == FA_OK)
+            status =
+                fa_pool_run(job.plan.n_heads, merge_task, &job, n_threads, desc->exec.interrupted);
+    } else {
+        status = fa_pool_run(job.plan.n_tasks, rows_task, &job, n_threads, desc->exec.interrupted);
+    }
+    fa_scratch_give(block);
+    return status;
+}
+
+int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) {
+    const fa_kernels *kernels = fa_backend_get(desc->exec.backend);
+    fa_plan p;
+    fa_layout l;
+    if (!kernels) return FA_BROKEN_CONTRACT;
+    fa_plan_sdpa(desc, kernels, &p);
+    fa_plan_layout(desc, kernels, &p, &l);
+    *info = (fa_sdpa_plan_info){
+        .is_decode = p.is_decode,
+        .n_tasks = p.n_tasks,
+        .rows_per_task = p.rows_per_task,
+        .key_chunk = p.key_chunk,
+        .row_block = p.row_block,
+        .key_tile = p.key_tile,
+        .scratch_bytes = (int64_t)l.size,
+    };
+    return FA_OK;
+}

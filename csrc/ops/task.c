@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ * Implements ops/task.h.
+ * Used by ops/sdpa.c.  Computes no attention; the scaled copy of the queries is the only data it writes. */
+#include "ops/task.h"
+
+static const size_t type_bytes[] = {
+    [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
+
+static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch) {
+    char *p = a->data;
+    for (int x = d->n_lead - 1; x >= 0; x--) {
+        p += (batch % d->lead_shape[x]) * a->lead_bytes[x];
+        batch /= d->lead_shape[x];
+    }
+    return p;
+}
+
+static char *row_pointer(const fa_sdpa_desc *d, const fa_array *a, int64_t batch, int64_t head,
+                         int64_t row) {
+    return lead_offset(d, a, batch) +
+           (head * a->head_stride + row * a->row_stride) * (int64_t)type_bytes[a->type];
+}
+
+static int64_t head_of(const fa_task *t, int i) {
+    return t->kv_head * t->job->plan.group + (t->first_row + i) % t->job->plan.group;
+}
+
+static int64_t query_of(const fa_task *t, int i) { return (t->first_row + i) / t->job->plan.group; }
+
+const float *fa_task_query(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    return (const float *)(void *)row_pointer(d, &d->query, t->batch, head_of(t, i),
+                                              query_of(t, i));
+}
+
+float *fa_task_out(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    return (float *)(void *)row_pointer(d, &d->out, t->batch, head_of(t, i), query_of(t, i));
+}
+
+int64_t fa_task_flat_row(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    return (t->batch * d->n_q_heads + head_of(t, i)) * d->n_queries + query_of(t, i);
+}
+
+static void describe_row(const fa_task *t, int i, fa_row *row) {
+    const fa_sdpa_desc *d = t->job->desc;
+    const fa_array *terms[2] = {&d->bias, &d->attn_mask};
+    int64_t head = head_of(t, i), query = query_of(t, i);
+    int64_t p = query + (d->q_offsets ? d->q_offsets[t->batch] : d->q_offset);
+    int64_t lo = 0, hi = d->kv_lengths ? d->kv_lengths[t->batch] : d->n_keys;
+    if (d->is_causal) hi = fa_min64(hi, p + 1);
+    if (d->window_right >= 0) hi = fa_min64(hi, p + d->window_right + 1);
+    if (d->window_left >= 0) lo = fa_max64(lo, p - d->window_left);
+    row->position = p;
+    row->key_hi = fa_max64(0, hi);
+    row->key_lo = fa_min64(lo, row->key_hi);
+    row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
+    for (int x = 0; x < 2; x++)
+        row->term[x] = terms[x]->data ? row_pointer(d, terms[x], t->batch, head, query) : NULL;
+}
+
+void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
+    const fa_sdpa_desc *d = j->desc;
+    const fa_layout *l = &j->layout;
+    char *base = j->scratch + (size_t)fa_worker_slot(worker) * l->size;
+    t->job = j;
+    t->worker = worker;
+    t->batch = head / d->n_kv_heads;
+    t->kv_head = head % d->n_kv_heads;
+    t->first_row = row_task * j->plan.rows_per_task;
+    t->n_rows = (int)fa_min64(j->plan.rows_per_task, j->plan.n_rows - t->first_row);
+    t->key = (const float *)(void *)row_pointer(d, &d->key, t->batch, t->kv_head, 0);
+    t->value = (const float *)(void *)row_pointer(d, &d->value, t->batch, t->kv_head, 0);
+    t->rows = (fa_row *)(void *)(base + l->rows);
+    t->q = (float *)(void *)(base + l->q);
+    t->row_max = (float *)(void *)(base + l->row_max);
+    t->row_sum = (float *)(void *)(base + l->row_sum);
+    t->o = (float *)(void *)(base + l->o);
+    t->part_max = (float *)(void *)(base + l->part_max);
+    t->part_sum = (float *)(void *)(base + l->part_sum);
+    t->part_o = (float *)(void *)(base + l->part_o);
+    t->scores = (float *)(void *)(base + l->scores);
+    t->k_panels = (float *)(void *)(base + l->k_panels);
+    t->v_panels = (float *)(void *)(base + l->v_panels);
+    t->hidden = (uint8_t *)base + l->hidden;
+    t->finished = (uint8_t *)base + l->finished;
+    t->careful = (double *)(void *)(base + l->careful);
+    t->key_lo = d->n_keys;
+    t->key_hi = 0;
+    for (int i = 0; i < t->n_rows; i++) {
+        describe_row(t, i, &t->rows[i]);
+        j->kernels->scale_row(fa_task_query(t, i), j->scoring.q_factor, (int)d->qk_size,
+                              t->q + i * l->q_stride);
+        if (t->rows[i].key_lo < t->rows[i].key_hi) {
+            t->key_lo = fa_min64(t->key_lo, t->rows[i].key_lo);
+            t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);
+        }
+    }
+}

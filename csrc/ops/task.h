@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ * One task of an attention call: from its place in the call to pointers and rows.
+ * Used by ops/sdpa.c.  Together with it, the only place where strides of arrays are multiplied out. */
+#ifndef FA_TASK_H
+#define FA_TASK_H
+
+#include "base/pool.h"
+#include "ops/plan.h"
+
+/* What all tasks of one call share. */
+typedef struct fa_job {
+    const fa_sdpa_desc *desc;
+    const fa_kernels *kernels;
+    fa_plan plan;
+    fa_layout layout;
+    fa_scoring scoring;
+    char *scratch; /* layout.size bytes per slot */
+    float
+        *partial; /* split_keys: per task rows * (o_stride + 2): outputs, then maxima, then sums */
+} fa_job;
+
+/* One task: its place in the call, and the scratch of the thread that runs it. */
+typedef struct fa_task {
+    const fa_job *job;
+    fa_worker *worker;
+    int64_t batch, kv_head, first_row;
+    int n_rows;
+    const float *key, *value; /* key 0 of this batch entry and kv head */
+    int64_t key_lo, key_hi;   /* keys that any row may see, by range */
+    fa_row *rows;
+    float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
+    uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
+    double *careful;
+} fa_task;
+
+/* Fills the task: scratch of the worker, rows, scaled queries, key range. */
+void fa_task_begin(const fa_job *job, fa_worker *worker, int64_t head, int64_t row_task,
+                   fa_task *t);
+
+/* Row i of the task: its query, its output, and its index in a C-contiguous (batch, heads, queries). */
+const float *fa_task_query(const fa_task *t, int i);
+float *fa_task_out(const fa_task *t, int i);
+int64_t fa_task_flat_row(const fa_task *t, int i);
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT
+ * Implements ops/visit.h.
+ * Used by ops/sdpa.c.  It finishes nothing: the states it leaves become outputs there. */
+#include "ops/visit.h"
+
+void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, float *row_sum,
+                    float *o) {
+    size_t stride = (size_t)t->job->layout.o_stride;
+    for (int i = first; i < first + n_rows; i++) {
+        row_max[i] = -INFINITY;
+        row_sum[i] = 0.0f;
+        memset(o + (size_t)i * stride, 0, stride * sizeof *o);
+    }
+}
+
+/* The value rows of a decode tile with the hidden ones zeroed; the keys stay where they are. */
+static void copy_visible_values(const fa_task *t, const float *values, int64_t stride, int n_keys) {
+    size_t bytes = (size_t)t->job->desc->v_size * sizeof *values;
+    for (int j = 0; j < n_keys; j++) {
+        float *to = t->v_panels + j * t->job->layout.o_stride;
+        if (t->hidden[j])
+            memset(to, 0, bytes);
+        else
+            memcpy(to, values + j * stride, bytes);
+    }
+}
+
+/* The part of a tile of n keys that some row of the task's row block sees.  It is the same when only
+ * one row of the block is visited, so that the row's bits are the same. */
+static void trim_tile(const fa_task *t, int block, int64_t key, int n, int *begin, int *end) {
+    int64_t lo = INT64_MAX, hi = 0;
+    int nr = t->job->kernels->nr, stop = fa_min(t->n_rows, block + t->job->plan.row_block);
+    for (int i = block; i < stop; i++) {
+        if (t->rows[i].key_lo == t->rows[i].key_hi) continue;
+        lo = fa_min64(lo, t->rows[i].key_lo);
+        hi = fa_max64(hi, t->rows[i].key_hi);
+    }
+    *end = (int)fa_max64(0, fa_min64(n, hi - key));
+    *begin = lo >= key + *end ? *end : (int)(fa_max64(0, lo - key) / nr * nr);
+}
+
+static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
+    int64_t n_keys = t->job->desc->n_keys;
+    for (int i = 0; i < tile->n_rows; i++)
+        memcpy(t->job->desc->weights + fa_task_flat_row(t, first + i) * n_keys + tile->key_first,
+               tile->s + (int64_t)i * tile->s_stride, (size_t)tile->n_keys * sizeof *tile->s);
+}
+
+/* Walks rows [first, first + n_rows) of the task over keys [lo, hi), tile by tile. */
+static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
+                        fa_visit_mode mode) {
+    const fa_job *j = t->job;
+    const fa_sdpa_desc *d = j->desc;
+    const fa_kernels *k = j->kernels;
+    const fa_layout *l = &j->layout;
+    const int packed = !j->plan.is_decode, block_rows = j->plan.row_block;
+    const int final_state = mode == FA_WEIGHTS;
+
+    for (int64_t key = lo; key < hi; key += j->plan.key_tile) {
+        int n = (int)fa_min64(j->plan.key_tile, hi - key);
+        const float *keys = t->key + key * d->key.row_stride;
+        const float *values = t->value + key * d->value.row_stride;
+        int64_t v_row = d->value.row_stride;
+        const uint8_t *hidden = NULL;
+        if (mode == FA_ONLY_VISIBLE) {
+            k->hidden_keys(&j->scoring, &t->rows[first], key, n, t->hidden);
+            hidden = t->hidden;
+        }
+        if (packed) {
+            k->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
+            if (!final_state) k->pack_values(values, v_row, n, (int)d->v_size, hidden, t->v_panels);
+        } else if (hidden) {
+            copy_visible_values(t, values, v_row, n);
+            values = t->v_panels;
+            v_row = l->o_stride;
+        }
+        for (int block = first / block_rows * block_rows; block < first + n_rows;
+             block += block_rows) {
+            int begin, end, row = fa_max(block, first);
+            trim_tile(t, block, key, n, &begin, &end);
+            if (begin >= end) continue;
+            fa_tile tile = {
+                .scoring = &j->scoring,
+                .n_rows = fa_min(block + block_rows, first + n_rows) - row,
+                .n_keys = end - begin,
+                .key_first = key + begin,
+                .qk_size = (int)d->qk_size,
+                .v_size = (int)d->v_size,
+                .q = t->q + row * l->q_stride,
+                .q_stride = l->q_stride,
+                .k = packed ? t->k_panels + begin * d->qk_size : keys + begin * d->key.row_stride,
+                .k_stride = d->key.row_stride,
+                .v = packed ? t->v_panels + (int64_t)begin * k->nr : values + begin * v_row,
+                .v_stride = packed ? (int64_t)n * k->nr : v_row,
+                .rows = t->rows + row,
+                .s = t->scores,
+                .s_stride = l->s_stride,
+                .row_max = (final_state ? t->row_max : t->part_max) + row,
+                .row_sum = (final_state ? t->row_sum : t->part_sum) + row,
+                .o = t->part_o + row * l->o_stride,
+                .o_stride = (int)l->o_stride,
+            };
+            if (final_state) {
+                (packed ? k->weights_prefill : k->weights_decode)(&tile);
+                store_weights(t, &tile, row);
+            } else {
+                (packed ? k->tile_prefill : k->tile_decode)(&tile);
+            }
+        }
+        if (fa_pool_poll(t->worker)) return;
+    }
+}
+
+void fa_visit_chunk(const fa_task *t, int first, int n_rows, int64_t chunk, fa_visit_mode mode) {
+    int64_t size = t->job->plan.key_chunk;
+    int64_t lo = fa_max64(t->key_lo, chunk * size), hi = fa_min64(t->key_hi, (chunk + 1) * size);
+    if (mode != FA_WEIGHTS) fa_clear_state(t, first, n_rows, t->part_max, t->part_sum, t->part_o);
+    visit_tiles(t, first, n_rows, lo, hi, mode);
+}
+
+void fa_visit_chunks(const fa_task *t, int first, int n_rows, fa_visit_mode mode) {
+    const fa_layout *l = &t->job->layout;
+    int several = t->job->plan.n_chunks > 1;
+    if (several && mode != FA_WEIGHTS)
+        fa_clear_state(t, first, n_rows, t->row_max, t->row_sum, t->o);
+    for (int64_t chunk = 0; chunk < t->job->plan.n_chunks; chunk++) {
+        fa_visit_chunk(t, first, n_rows, chunk, mode);
+        if (!several || mode == FA_WEIGHTS) continue;
+        for (int i = first; i < first + n_rows; i++)
+            t->job->kernels->merge_row(&t->row_max[i], &t->row_sum[i], t->o + i * l->o_stride,
+                                       t->part_max[i], t->part_sum[i], t->part_o + i * l->o_stride,
+                                       (int)l->o_stride);
+    }
+}

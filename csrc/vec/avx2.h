@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ * The vector vocabulary on AVX2 + FMA: 8 lanes.  The contract of each wrapper is in vec/scalar.h.
+ * Used by isa/avx2.c, inside its target region. */
+
+#define VF_LANES 8
+
+/* 6 x 16: 12 sums hide the 4-cycle latency of two FMA units (8 would do), and with 2 vectors of B
+ * and 1 of A they fill 15 of 16 registers; loads are 8 per 12 FMA, under the 2 a cycle of the units. */
+#define FA_MR 6
+#define FA_NV 2
+
+typedef __m256 vf;
+typedef __m256 vm;
+
+FA_INLINE __m256i vm_first(int n) { /* the first n lanes: all ones */
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+FA_INLINE vf vf_set1(float x) { return _mm256_set1_ps(x); }
+FA_INLINE vf vf_iota(void) { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+FA_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+FA_INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
+FA_INLINE vf vf_load_part(const float *p, int n) { return _mm256_maskload_ps(p, vm_first(n)); }
+FA_INLINE void vf_store_part(float *p, vf a, int n) { _mm256_maskstore_ps(p, vm_first(n), a); }
+FA_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+FA_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+FA_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+FA_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+FA_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+FA_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+FA_INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+FA_INLINE vf vf_copysign(vf a, vf b) {
+    __m256 sign = _mm256_set1_ps(-0.0f);
+    return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
+}
+FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
+    const __m256 magic = _mm256_set1_ps(0x1.8p23f);
+    __m256 t = _mm256_add_ps(a, magic);
+    __m256i n = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
+    *pow2 = _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+    return _mm256_sub_ps(t, magic);
+}
+FA_INLINE vm vm_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+FA_INLINE vm vm_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+FA_INLINE vm vm_load_bytes(const uint8_t *p) {
+    __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(wide, _mm256_setzero_si256()));
+}
+FA_INLINE vf vf_select(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+FA_INLINE float vf_hsum(vf a) {
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+FA_INLINE float vf_hmax(vf a) {
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+FA_INLINE void vf_transpose(vf *rows) {
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; i++) {
+        rows[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        rows[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}

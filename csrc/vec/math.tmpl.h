@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT
+ * Elementary functions in the vector vocabulary, written once.  Bounds: docs/numerics.md.
+ * Used by the kernels.  No tables, no branches, no libm. */
+
+/* 2^x.  Error <= 2 ulp; 2^0 = 1 exactly; x < -126 (-inf too) gives exactly 0, so no subnormal is
+ * ever made; NaN stays NaN.  For x <= 127.5 only: above it the result is arbitrary (the kernels
+ * subtract the row maximum first).
+ * 2^x = 2^n 2^r with r in [-0.5, 0.5]; 2^r = 1 + r P(r), P of degree 4 minimising the error in ulp of
+ * the result (1.05 before rounding: linear programming over Chebyshev nodes with the constant term
+ * fixed to 1, then a search over the last bits of the coefficients: 1.83 fused, 1.96 not). */
+FA_INLINE vf vf_exp2(vf x) {
+    vf scale, n = vf_round_pow2(x, &scale), r = vf_sub(x, n);
+    vf p = vf_set1(0x1.5aaf8cp-10f);
+    p = vf_fma(p, r, vf_set1(0x1.3cec4cp-7f));
+    p = vf_fma(p, r, vf_set1(0x1.c6ba36p-5f));
+    p = vf_fma(p, r, vf_set1(0x1.ebf9b8p-3f));
+    p = vf_fma(p, r, vf_set1(0x1.62e426p-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_select(vm_lt(x, vf_set1(-126.0f)), vf_set1(0.0f), vf_mul(p, scale));
+}
+
+/* tanh x, odd to the bit, +-1 at large |x|, NaN stays NaN; error <= 3 ulp everywhere, near 0 too.
+ * Below 0.625: |x| + |x|^3 P(x^2), P of degree 4 minimising the relative error (0.07 * 2^-24, Remez).
+ * Above: (1 - e) / (1 + e) with e = exp(-2 |x|), where nothing cancels badly any more. */
+FA_INLINE vf vf_tanh(vf x) {
+    vf z = vf_mul(x, x), big = vf_abs(x);
+    vf p = vf_set1(-0x1.75e1d8p-8f);
+    p = vf_fma(p, z, vf_set1(0x1.52269ep-6f));
+    p = vf_fma(p, z, vf_set1(-0x1.b83c5ap-5f));
+    p = vf_fma(p, z, vf_set1(0x1.110726p-3f));
+    p = vf_fma(p, z, vf_set1(-0x1.555532p-2f));
+    p = vf_fma(vf_mul(p, z), big, big);
+    vf e = vf_exp2(vf_mul(big, vf_set1(-2.88539008f))); /* -2 log2(e) */
+    vf one = vf_set1(1.0f);
+    vf q = vf_div(vf_sub(one, e), vf_add(one, e));
+    return vf_copysign(vf_select(vm_lt(big, vf_set1(0.625f)), p, q), x);
+}
+
+/* The same for one number: kernels use it where a value belongs to a whole row. */
+FA_INLINE float exp2_one(float x) {
+    float lanes[VF_LANES];
+    vf_store(lanes, vf_exp2(vf_set1(x)));
+    return lanes[0];
+}

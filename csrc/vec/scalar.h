@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * The vector vocabulary: the contract of every wrapper is written here and only here.
+ * Used by kernels/.  This file is the one-lane implementation, which runs on every machine; the
+ * others hold bodies only.  It deliberately has no wrapper without a caller.
+ *
+ * vf is VF_LANES floats, vm a truth value per lane.  No alignment is ever assumed.
+ * Parts: (p, n) touches the first n floats only, 0 <= n <= VF_LANES; the other lanes load as 0. */
+#define VF_LANES 1
+
+/* The register block of the products in kernels/tile.tmpl.h: FA_MR rows of FA_NV vectors.  Eight
+ * scalar sums leave room for operands in the sixteen registers that every x86-64 and Arm has. */
+#define FA_MR 4
+#define FA_NV 2
+
+typedef float vf;
+typedef int vm;
+
+/* All lanes x. */
+FA_INLINE vf vf_set1(float x) { return x; }
+/* Lane i holds i. */
+FA_INLINE vf vf_iota(void) { return 0.0f; }
+FA_INLINE vf vf_load(const float *p) { return *p; }
+FA_INLINE void vf_store(float *p, vf a) { *p = a; }
+FA_INLINE vf vf_load_part(const float *p, int n) { return n > 0 ? *p : 0.0f; }
+FA_INLINE void vf_store_part(float *p, vf a, int n) {
+    if (n > 0) *p = a;
+}
+FA_INLINE vf vf_add(vf a, vf b) { return a + b; }
+FA_INLINE vf vf_sub(vf a, vf b) { return a - b; }
+FA_INLINE vf vf_mul(vf a, vf b) { return a * b; }
+FA_INLINE vf vf_div(vf a, vf b) { return a / b; }
+/* a * b + c, with one rounding where the machine has it in hardware, else with two. */
+FA_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+/* a > b ? a : b, so b where either is NaN. */
+FA_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
+/* The sign bit cleared; NaN stays NaN. */
+FA_INLINE vf vf_abs(vf a) { return fabsf(a); }
+/* |a| with the sign of b, zeros and NaN included. */
+FA_INLINE vf vf_copysign(vf a, vf b) { return copysignf(a, b); }
+/* For |a| <= 2^21: n = a rounded to the nearest integer (ties to even); and for -126 <= n <= 127
+ * *pow2 = 2^n.  Other a, NaN too: no trap, both results arbitrary. */
+FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
+    union {
+        float f;
+        uint32_t u;
+    } t, p;
+    t.f = a + 0x1.8p23f; /* the low bits of the sum hold the integer, in two's complement */
+    p.u = (t.u + 127u) << 23;
+    *pow2 = p.f;
+    return t.f - 0x1.8p23f;
+}
+/* a < b; false where either is NaN. */
+FA_INLINE vm vm_lt(vf a, vf b) { return a < b; }
+/* a == b; false where either is NaN. */
+FA_INLINE vm vm_eq(vf a, vf b) { return a == b; }
+/* Lane i is true where p[i] != 0; reads VF_LANES bytes. */
+FA_INLINE vm vm_load_bytes(const uint8_t *p) { return *p != 0; }
+/* m ? a : b per lane. */
+FA_INLINE vf vf_select(vm m, vf a, vf b) { return m ? a : b; }
+/* The sum (maximum) of the lanes, always in the same order of pairs: halves, then quarters, ... */
+FA_INLINE float vf_hsum(vf a) { return a; }
+FA_INLINE float vf_hmax(vf a) { return a; }
+/* In place: lane j of rows[i] and lane i of rows[j] change places, for VF_LANES rows. */
+FA_INLINE void vf_transpose(vf *rows) { (void)rows; }

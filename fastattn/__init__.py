@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: MIT
+"""fastattn: exact attention on CPUs, for NumPy arrays.
+
+The public names, and the map of the package. For users: everything they need is imported from
+here. Nothing is computed in this file.
+
+=================================  ==============================================================
+``scaled_dot_product_attention``   softmax(scale * Q K^T + masks) V, with the options people need
+``merge_attention``                exact merge of partial results over disjoint sets of keys
+``set_num_threads``                how many threads compute, for the process
+``get_num_threads``                how many threads a call from here may use
+``threads``                        how many threads compute, for the calling context
+``backends``                       names of what can compute on this machine, best first
+``get_backend``                    name of what computes now
+``use_backend``                    choose what computes, for the process or for the context
+``show_config``                    what was found here, and why it was chosen
+=================================  ==============================================================
+
+How a call travels: ``functional`` (signatures) -> ``_validate`` (every check, once) ->
+``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` (NumPy).
+``_threads`` knows the number of threads.
+"""
+
+__version__ = "0.1.0"  # the only place where the version is written
+
+from ._backend import backends, get_backend, show_config, use_backend
+from ._threads import get_num_threads, set_num_threads, threads
+from .functional import merge_attention, scaled_dot_product_attention
+
+__all__ = [
+    "__version__",
+    "backends",
+    "get_backend",
+    "get_num_threads",
+    "merge_attention",
+    "scaled_dot_product_attention",
+    "set_num_threads",
+    "show_config",
+    "threads",
+    "use_backend",
+]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Measuring: contenders and the machine's limits, interleaved round by round, and the error.
+
+Used by `bench` and by the suites under ``bench/`` of the source tree.  It prints nothing, and a
+time never decides whether anything passes.
+
+Machines are shared and change their clock: only numbers of the same few seconds compare.  So each
+round takes one sample of every contender and of the limit that the workload runs into, and a claim
+is a ratio of minima (or medians) over the same rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import fastattn
+
+from . import oracle
+
+__all__ = ["Accuracy", "Ceiling", "Samples", "accuracy", "caller", "rounds"]
+
+SAMPLE_SECONDS = 1e-3  # shorter calls are repeated until a sample takes this long
+CEILING_SECONDS = 10e-3  # length of one sample of the arithmetic limit
+READ_BYTES = 512 * 2**20  # more than any cache, so that reading it is reading memory
+ORACLE_PRODUCTS = 250_000_000  # rows x keys x channels compared with float64, about half a second
+
+
+@dataclass
+class Samples:
+    """The samples of one contender (seconds per call) or of one limit (units per second)."""
+
+    values: list = field(default_factory=list)
+
+    @property
+    def min(self) -> float:
+        return min(self.values)
+
+    @property
+    def max(self) -> float:
+        return max(self.values)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+
+class Ceiling:
+    """A limit of the machine, measured with code of the extension.
+
+    Parameters
+    ----------
+    native : module
+        The compiled extension.
+    kind : {"prefill", "decode"}
+        Multiply-adds on every thread, or reading memory.
+    backend : str
+        Whose vectors to use.
+    n_threads : int
+    """
+
+    def __init__(self, native, kind, backend, n_threads):
+        self._native, self._backend, self._n_threads = native, backend, n_threads
+        self._kind = kind
+        self._n_rounds = 1000
+        if kind == "decode":
+            # Ones, not zeros: untouched pages of zeros are all one page, which stays in the cache.
+            self._buffer = np.ones(READ_BYTES // 4, np.float32)
+        while kind == "prefill" and self._timed()[1] < CEILING_SECONDS:
+            self._n_rounds *= 2
+
+    def _timed(self):
+        """Amount done (operations or bytes) and the seconds it took."""
+        start = time.perf_counter()
+        if self._kind == "decode":
+            self._native.ceiling_read(self._backend, self._n_threads, self._buffer)
+            amount = self._buffer.nbytes
+        else:
+            amount = self._native.ceiling_fma(self._backend, self._n_threads, self._n_rounds)
+        return amount, time.perf_counter() - start
+
+    def sample(self) -> float:
+        """Measure once: flop/s or bytes/s."""
+        amount, seconds = self._timed()
+        return amount / seconds
+
+
+def caller(workload, inputs):
+    """The workload as a function without arguments, for whatever backend is current."""
+    attention, options = fastattn.scaled_dot_product_attention, workload.options
+
+    def call():
+        return attention(**inputs, **options)
+
+    return call
+
+
+def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None):
+    """Sample the call on each of the backends, and the limit before each of them, in turn.
+
+    Measuring the memory limit reads a large buffer, which empties the caches: that is the state in
+    which a decoding step finds them.
+
+    Parameters
+    ----------
+    call : callable
+    backends : list of str
+    ceiling : Ceiling or None
+    seconds : float
+        When to stop; the first `at_least` rounds are taken whatever they cost.
+    at_least, at_most : int
+        Numbers of rounds.
+    on_round : callable, optional
+        Called with the number of rounds done.
+
+    Returns
+    -------
+    times : dict of str to Samples
+        Seconds per call.
+    limit : Samples
+        Units per second; empty without a `ceiling`.
+    """
+    times, limit = {name: Samples() for name in backends}, Samples()
+    repeats = {name: _repeats(call, name) for name in backends}
+    start = time.perf_counter()
+    for done in range(at_most):
+        elapsed = time.perf_counter() - start
+        if done >= at_least and elapsed * (done + 1) / done > seconds:
+            break
+        for name in backends:
+            if ceiling is not None:
+                limit.values.append(ceiling.sample())
+            times[name].values.append(_sample(call, name, repeats[name]))
+        if on_round is not None:
+            on_round(done + 1)
+    return times, limit
+
+
+def _sample(call, backend, n_calls) -> float:
+    """Seconds per call, the mean of `n_calls`."""
+    with fastattn.use_backend(backend):
+        start = time.perf_counter()
+        for _ in range(n_calls):
+            call()
+        return (time.perf_counter() - start) / n_calls
+
+
+def _repeats(call, backend) -> int:
+    """How many calls make a sample that the clock resolves; also warms everything up."""
+    n_calls = 1
+    while True:
+        seconds = _sample(call, backend, n_calls) * n_calls
+        if seconds >= SAMPLE_SECONDS:
+            return n_calls
+        n_calls *= 2 if seconds > SAMPLE_SECONDS / 10 else 10
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How a result compares with float64."""
+
+    max_error: float  # largest |difference|
+    is_correct: bool  # within the documented tolerance
+    n_rows: int  # rows compared; all of them unless the workload is large
+
+
+def accuracy(workload, inputs, out, rng) -> Accuracy:
+    """Compare the output of a workload with float64, on a sample of the rows where it is large."""
+    per_row = workload.batch * workload.n_q_heads * workload.n_keys * workload.head_size
+    n_rows = min(workload.n_queries, max(4, ORACLE_PRODUCTS // per_row))
+    rows = np.arange(workload.n_queries)
+    if n_rows < workload.n_queries:  # the first and the last row, and some of the others
+        inner = 1 + rng.permutation(workload.n_queries - 2)[: n_rows - 2]
+        rows = np.sort(np.concatenate([[0, workload.n_queries - 1], inner]))
+    expected = oracle.attention(**inputs, **workload.options, rows=rows)
+    result = out[..., rows, :]
+    is_correct = oracle.compare(result, expected, "out").error <= 1
+    max_error = float(np.abs(result - expected.out).max())
+    return Accuracy(max_error, is_correct, workload.batch * workload.n_q_heads * n_rows)

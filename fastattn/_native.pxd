@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+# The mirror of csrc/fastattn.h for Cython, name by name.
+# Used by _native.pyx.  Contracts are in the header and not repeated here.
+from libc.stdint cimport int64_t, intptr_t
+
+cdef extern from "fastattn.h" nogil:
+    enum fa_status:
+        FA_OK
+        FA_NO_MEMORY
+        FA_INTERRUPTED
+        FA_BROKEN_CONTRACT
+
+    enum fa_type:
+        FA_F32
+        FA_F64
+        FA_F16
+        FA_BF16
+        FA_BOOL
+
+    ctypedef struct fa_array:
+        void *data
+        const intptr_t *lead_bytes
+        int64_t head_stride
+        int64_t row_stride
+        int64_t col_stride
+        int type
+
+    ctypedef struct fa_exec:
+        int backend
+        int n_threads
+        int (*interrupted)() noexcept nogil
+
+    ctypedef struct fa_sdpa_desc:
+        fa_exec exec "exec"
+        int n_lead
+        const intptr_t *lead_shape
+        int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size
+        fa_array query, key, value, out
+        fa_array attn_mask, bias
+        float *lse
+        float *weights
+        const int64_t *q_offsets
+        int64_t q_offset
+        const int64_t *kv_lengths
+        const float *slopes
+        int64_t slopes_batch_stride
+        const float *sinks
+        double scale
+        double softcap
+        int is_causal
+        int64_t window_left, window_right
+
+    ctypedef struct fa_sdpa_plan_info:
+        int is_decode
+        int64_t n_tasks, rows_per_task, key_chunk
+        int row_block, key_tile
+        int64_t scratch_bytes
+
+    int fa_sdpa(const fa_sdpa_desc *desc) noexcept
+    int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
+    int fa_backend_count() noexcept
+    const char *fa_backend_name(int index) noexcept
+    void fa_backend_needs(int index, char *text, int n_text) noexcept
+    int fa_backend_supported(int index) noexcept
+    int fa_pool_n_workers() noexcept
+    void fa_pool_shutdown() noexcept
+    const char *fa_compiler() noexcept
+    int fa_asserts_enabled() noexcept
+    double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds) noexcept
+    double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats) noexcept
+    int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
+                 float *out, int64_t n) noexcept

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: MIT
+# The end of a process: soon and with the right status, whatever the pool is doing.
+# Used by pytest on every backend; processes end in forked copies, many times, and once in the first.
+# Signals that do not end the process are the matter of test_signals.py.
+"""Every way out of a process: return, exit handlers, daemon threads, os._exit, SIGTERM."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from cases import EXHAUSTIVE
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+TIMES = 100 if EXHAUSTIVE else 20
+# Two seconds are promised; the rest is for machines that others use as well.
+SECONDS = 5 * (10 if "FASTATTN_TEST_SANITIZER" in os.environ else 1)
+
+# `ends` repeats what follows it: each time in a forked copy, the last time in the process itself.
+SCRIPT = f"""
+import atexit, os, signal, sys, threading, time
+LATE_HANDLER
+import fastattn
+from children import check_calls, endless, fork, n_workers, sdpa, status_of
+
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+def ends(times, status=0):
+    for _ in range(times - 1):
+        pid = os.fork()
+        if pid == 0:
+            return
+        got = status_of(pid, {SECONDS})
+        assert got == status, f"status {{got}}"
+    print("done", flush=True)
+
+def in_daemon(body):
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return thread
+"""
+
+
+@pytest.fixture
+def exits(backend, run_python):
+    """exits(code): run the common part and the code; the process must end with `status`."""
+
+    def run(code, status=0, late_handler=""):
+        done = run_python(
+            f"{SCRIPT.replace('LATE_HANDLER', late_handler)}{code}", timeout=100,
+            FASTATTN_BACKEND=backend, OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (status, "done\n", ""), done
+
+    return run
+
+
+def times(backend, some=TIMES):
+    """The NumPy backend has no pool that could go wrong."""
+    return 2 if backend == "numpy" else some
+
+
+@pytest.mark.parametrize("computed", [False, True], ids=["", "in a forked worker"])
+def test_right_after_a_call(exits, backend, computed):
+    """Case 130: return from the main module with the workers still awake."""
+    exits(f"""
+if {computed}:
+    check_calls(4)
+ends({times(backend)})
+check_calls(4)
+""")
+
+
+def test_with_an_exit_status(exits, backend):
+    """Case 130: sys.exit in the middle of everything keeps its status."""
+    exits(f"""
+ends({times(backend)}, status=3)
+in_daemon(lambda: check_calls(4))
+check_calls(3)
+sys.exit(3)
+""", status=3)  # fmt: skip
+
+
+def test_os_exit(exits, backend):
+    """Case 130: os._exit, idle and with a call in flight."""
+    exits(f"""
+ends({times(backend)}, status=7)
+check_calls(4)
+in_daemon(lambda: sdpa(**endless("decode")))
+time.sleep(0.02)
+os._exit(7)
+""", status=7)  # fmt: skip
+
+
+def test_daemon_threads_in_short_calls(exits, backend):
+    """Cases 130 and 131: eight daemon threads compute one call after the other for ever."""
+    exits(f"""
+def compute():
+    while True:
+        check_calls(4)
+
+ends({times(backend)})
+for _ in range(8):
+    in_daemon(compute)
+time.sleep(0.05)
+""")
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+def test_daemon_thread_in_a_long_call(exits, backend, kind, n_threads):
+    """Case 130: a daemon thread is in a call, and its helpers in tasks, of many minutes."""
+    exits(f"""
+fastattn.set_num_threads({n_threads})
+ends({times(backend, 2)})
+in_daemon(lambda: sdpa(**endless("{kind}")))
+time.sleep(0.2)
+""")
+
+
+def test_daemon_threads_while_the_interpreter_goes(exits, backend):
+    """Case 131: calls are in flight while the interpreter stops all other threads.
+
+    An exit handler that is older than the import of fastattn runs after those of fastattn: the
+    daemon threads begin new calls, of a few hundred milliseconds.  The object that sleeps in its
+    finalizer gives them time to notice that the interpreter is gone.  Their large stacks go
+    back to the system as soon as they end.
+    """
+    exits(f"""
+import numpy as np
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+rng = np.random.default_rng(1)
+k, v = rng.standard_normal((2, 1, 1, 3000, 64), np.float32)
+q = rng.standard_normal((1, 1, 400, 64), np.float32)
+begin = time.perf_counter()
+sdpa(q, k, v)
+rows = int(400 * min(100, 0.15 / (time.perf_counter() - begin))) + 1
+q = rng.standard_normal((1, 1, rows, 64), np.float32)
+
+def compute():
+    with fastattn.threads(4):
+        while True:
+            sdpa(q, k, v)
+
+threading.stack_size(64 << 20)
+ends({times(backend, TIMES // 5)})
+sys.late = Late()
+for _ in range(3):
+    in_daemon(compute)
+time.sleep(0.05)
+""", late_handler="atexit.register(time.sleep, 0.4)")  # fmt: skip
+
+
+def test_exit_handlers_that_call(exits, backend):
+    """Case 130: exit handlers compute, before and after the pool has been ended at exit."""
+    exits(
+        f"""
+ends({times(backend)}, status=6)
+check_calls(4)
+atexit.register(compute, 4)
+""",
+        status=6,
+        late_handler="""
+def compute(n_threads):
+    try:
+        check_calls(n_threads)
+    except BaseException as error:
+        sys.stderr.write(repr(error))
+        os._exit(1)
+atexit.register(os._exit, 6)
+atexit.register(compute, 3)
+atexit.register(compute, 1)
+""",
+    )
+
+
+@pytest.mark.parametrize("moment", ["idle", "in short calls", "in a long call"])
+@pytest.mark.parametrize("handler", ["default", "sys.exit"])
+def test_sigterm(exits, backend, moment, handler):
+    """Case 130: SIGTERM ends the process at any moment, by itself or by a handler's exception."""
+    if (backend, moment) == ("numpy", "in short calls"):
+        pytest.skip("nothing of ours is involved")
+    exits(f"""
+def live():
+    if "{handler}" == "sys.exit":
+        signal.signal(signal.SIGTERM, lambda *args: sys.exit(5))
+    check_calls(4)
+    os.write(write_end, b"x")
+    if "{moment}" == "in a long call":
+        with fastattn.threads(4):
+            sdpa(**endless("prefill"))
+    while True:
+        time.sleep(100) if "{moment}" == "idle" else check_calls(4)
+
+for _ in range({times(backend, TIMES // 4)}):
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        live()
+    os.read(read_end, 1)
+    time.sleep(0.02)
+    os.kill(pid, signal.SIGTERM)
+    got = status_of(pid, {SECONDS})
+    assert got == (5 if "{handler}" == "sys.exit" else -signal.SIGTERM), f"status {{got}}"
+print("done")
+""")
+
+
+def test_an_unhandled_interrupt(exits, backend):
+    """Case 130: Ctrl-C in a long call that nobody catches ends the process as usual."""
+    exits("""
+signal.signal(signal.SIGINT, signal.default_int_handler)
+read_end, write_end = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.write(write_end, b"x")
+    with fastattn.threads(4):
+        sdpa(**endless("decode"))
+os.read(read_end, 1)
+time.sleep(0.1)
+os.kill(pid, signal.SIGINT)
+assert status_of(pid, 5) == -signal.SIGINT
+print("done")
+""")
+
+
+def test_the_c_code_knows_no_python():
+    """Case 131: workers run only what is below csrc, and nothing there is of Python."""
+    csrc = Path(__file__).resolve().parent.parent / "csrc"
+    if not csrc.is_dir():
+        pytest.skip("the C sources are not beside the tests")
+    for path in sorted(csrc.rglob("*.[ch]")):
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        assert not re.findall(r"\bPy[A-Z_]\w*|Python\.h", code), path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes a standard stream of POSIX")
+def test_exit_with_closed_streams(exits, backend):
+    """Nothing is printed at exit that would miss the closed streams."""
+    exits("""
+pid = os.fork()
+if pid == 0:
+    check_calls(4)
+    for descriptor in (0, 1, 2):
+        os.close(descriptor)
+    os._exit(0) if sys.argv[1:] else sys.exit(4)
+assert status_of(pid, 5) == 4
+print("done")
+""")

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+# The vector vocabulary, wrapper by wrapper, on every compiled backend through the probe.
+# Used by pytest.  Kernels are tested elsewhere.
+"""Vector wrappers against float64; vec/scalar.h has the contract of each."""
+
+import numpy as np
+import pytest
+
+native = pytest.importorskip("fastattn._native")
+f32 = np.float32
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38, -3.4e38], f32)
+
+
+@pytest.fixture(params=native.backend_names())
+def probe(request):
+    return lambda op, *arrays: native.probe(request.param, op, *arrays)
+
+
+def ulps(got, expected):
+    """Return the error in units of the last place of the exact value."""
+    return np.abs(got - expected) / np.spacing(np.abs(expected).astype(f32)).astype(np.float64)
+
+
+def pairs():
+    a, b = np.meshgrid(SPECIAL, SPECIAL)
+    return a.ravel().copy(), b.ravel().copy()
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div"])
+def test_arithmetic_is_ieee(probe, op):
+    a, b = pairs()
+    function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[op]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(probe(op, a, b), function(a, b))
+
+
+def test_fma_is_a_times_b_plus_c(probe, rng):
+    a, b, c = rng.standard_normal((3, 1003)).astype(f32)
+    exact = a.astype(np.float64) * b + c
+    assert np.max(np.abs(probe("fma", a, b, c) - exact)) <= 2.0**-20  # unfused: the product is rounded too
+
+
+def test_max_returns_the_second_where_either_is_nan(probe):
+    a, b = pairs()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(probe("max", a, b), np.where(a > b, a, b))
+
+
+def test_comparisons_are_false_for_nan(probe):
+    a, b = pairs()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(probe("lt", a, b), (a < b).astype(f32))
+        np.testing.assert_array_equal(probe("eq", a, b), (a == b).astype(f32))
+
+
+def test_select_abs_and_copysign_keep_every_bit(probe, rng):
+    a, b, c = (SPECIAL[rng.integers(0, len(SPECIAL), 333)] for _ in range(3))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(probe("select", a, b, c), np.where(a < 0, b, c))
+    assert probe("abs", a).tobytes() == np.abs(a).tobytes()
+    assert probe("copysign", a, b).tobytes() == np.copysign(a, b).tobytes()
+
+
+def test_round_to_even_and_powers_of_two(probe):
+    x = np.concatenate([np.arange(-126, 128), np.arange(-20, 20) + 0.5]).astype(f32)
+    np.testing.assert_array_equal(probe("round", x), np.rint(x))
+    np.testing.assert_array_equal(probe("pow2", x), np.exp2(np.rint(x)))
+
+
+def test_operations_across_lanes(probe, rng):
+    lanes = int(probe("lanes", np.zeros(1, f32))[0])
+    x = rng.integers(-50, 50, 4 * lanes).astype(f32)  # small integers: every order is exact
+    blocks = x.reshape(-1, lanes)
+    np.testing.assert_array_equal(probe("hsum", x), np.repeat(blocks.sum(1), lanes))
+    np.testing.assert_array_equal(probe("hmax", x), np.repeat(blocks.max(1), lanes))
+    np.testing.assert_array_equal(probe("iota", x), np.tile(np.arange(lanes), 4))
+    square = rng.standard_normal((3, lanes, lanes)).astype(f32)
+    np.testing.assert_array_equal(
+        probe("transpose", square.ravel()), square.swapaxes(1, 2).ravel()
+    )
+
+
+def test_bytes_become_truth_values(probe):
+    raw = np.array([0, 1, 255, 128, 0, 0, 2, 64] * 8, np.uint8)
+    got = probe("bytes", np.concatenate([raw.view(f32), np.zeros(48, f32)]))
+    np.testing.assert_array_equal(got[:64], (raw != 0).astype(f32))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 7, 8, 9, 15, 17])
+def test_parts_touch_the_first_floats_only(probe, n):
+    x = np.arange(1, n + 1, dtype=f32)
+    np.testing.assert_array_equal(probe("add", x, x), 2 * x)
+
+
+def test_exp2_is_within_2_ulp(probe):
+    x = np.concatenate([np.linspace(-126, 127.4, 400_001), -np.logspace(-30, 2.09, 100_001)])
+    x = np.concatenate([x, np.linspace(-1, 1, 300_001)]).astype(f32)
+    assert np.max(ulps(probe("exp2", x), np.exp2(x.astype(np.float64)))) <= 2.0
+
+
+def test_exp2_at_the_edges(probe):
+    below = np.nextafter(f32(-126), f32(-127))
+    x = np.array([0, -0.0, 1, -1, -126, below, -150, -3.4e38, -np.inf, np.nan], f32)
+    expected = np.array([1, 1, 2, 0.5, 2.0**-126, 0, 0, 0, 0, np.nan], f32)
+    np.testing.assert_array_equal(probe("exp2", x), expected)
+
+
+def test_tanh_is_within_3_ulp_also_near_zero(probe):
+    x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-37, 1.5, 200_001)])
+    x = np.concatenate([x, -np.logspace(-37, 30, 100_001)]).astype(f32)
+    assert np.max(ulps(probe("tanh", x), np.tanh(x.astype(np.float64)))) <= 3.0
+
+
+def test_tanh_at_the_edges(probe):
+    x = np.array([0.0, -0.0, 10, -10, 1e38, -1e38, np.inf, -np.inf, np.nan], f32)
+    expected = np.array([0.0, -0.0, 1, -1, 1, -1, 1, -1, np.nan], f32)
+    got = probe("tanh", x)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(np.signbit(got[:8]), np.signbit(expected[:8]))
+
+
+def test_an_unknown_operation_is_refused(probe):
+    with pytest.raises(ValueError, match="no_such_operation"):
+        probe("no_such_operation", np.zeros(8, f32))
