@@ -70,9 +70,8 @@ def _first_setting(environ: os._Environ[str] | dict[str, str]) -> _Setting:
         return _Setting(name, f"FASTATTN_BACKEND={wanted}", lambda: None)
     if _native is None:
         warnings.warn(
-            f"fastattn: {_why_no_native}; computing with NumPy, which gives the same results "
-            "but takes longer. FASTATTN_BACKEND=numpy silences this, FASTATTN_BACKEND=native "
-            "makes it an error.",
+            f"fastattn: {_why_no_native}; computing with NumPy, which takes longer. "
+            "FASTATTN_BACKEND=numpy silences this, FASTATTN_BACKEND=native makes it an error.",
             RuntimeWarning,
             stacklevel=4,  # the user's import: past _backend's module level and __init__
         )

@@ -15,10 +15,12 @@ import numpy as np
 
 from ._validate import SdpaCall
 
-_BLOCK = 1 << 19  # scores in a block: 2 MiB of float32, much work for a BLAS and still cacheable
+_BLOCK = 1 << 18  # scores in a block: 1 MiB of float32, much work for a BLAS and little memory
 _CHUNK = 2048  # longest float32 sum that is left to a BLAS, whose error grows with the length
 
-_LARGEST = {np.dtype(t): np.finfo(t).max for t in (np.float32, np.float64)}
+_LARGEST: dict[np.dtype, float] = {
+    np.dtype(t): float(np.finfo(t).max) for t in (np.float32, np.float64)
+}
 
 
 def sdpa(call: SdpaCall) -> None:

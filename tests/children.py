@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# What the scripts of process-level tests share: calls with known results, calls without end, forks.
-# Imported by the child interpreters of test_fork.py, test_exit.py, test_signals.py, test_threads*.py.
+# What the scripts of process-level tests share: calls with known results or without end, forks.
+# Imported in the child processes of test_exit.py, test_fork.py, test_signals*.py, test_thread*.py.
 # It tests nothing itself, and the test process must not import it: it limits the CPU time.
 """Helpers for scripts that run in a child interpreter."""
 
@@ -27,6 +27,10 @@ else:  # what a failed test leaves behind must not compute for ever
 
 sdpa = fastattn.scaled_dot_product_attention
 
+# How much longer than promised things may take, since others use the machine too; sanitizers are
+# preloaded, and make everything slow.
+PATIENCE = 30 if "san" in os.environ.get("LD_PRELOAD", "") else 3
+
 try:
     from fastattn import _native
 except ImportError:
@@ -34,8 +38,8 @@ except ImportError:
 
 # Several tasks each, and work enough for several threads: many rows, and few rows with many keys.
 _SIZES = [
-    {"queries": 70, "keys": 300, "dim": 16, "dv": 13},
-    {"lead": (1,), "heads": 2, "queries": 1, "keys": 3000, "dim": 16, "dv": 15},
+    {"queries": 100, "keys": 200, "dim": 32, "dv": 29},
+    {"lead": (1,), "heads": 2, "queries": 1, "keys": 5000, "dim": 32, "dv": 31},
 ]
 
 
@@ -94,7 +98,7 @@ def endless(kind):
         return dict(query=_same_row(1, 300, 8000, 64), key=_same_row(1, 300, 8000, 64),
                     value=_same_row(1, 300, 8000, 64))  # fmt: skip
     heads, queries, keys, dim = {
-        "prefill": (1, 200_000, 20_000_000, 64),
+        "prefill": (1, 200_000, 1_000_000, 64),
         "decode": (1, 1, 2_000_000_000, 64),
         "decode of many heads": (64, 1, 2_000_000_000, 64),
         "weights": (1, 2000, 100_000, 8192),
@@ -135,6 +139,37 @@ def fork(body):
         traceback.print_exc()
     sys.stdout.flush()
     os._exit(code)
+
+
+def send(number, after):
+    """Let a thread send the signal to the process; the list returned will have the time."""
+    sent = []
+
+    def body():
+        time.sleep(after)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=body, daemon=True).start()
+    return sent
+
+
+def in_time(sent, what=""):
+    """Half a second after a signal its handler has left the call."""
+    late = time.monotonic() - sent[0]
+    assert late < 0.5 * PATIENCE, f"{late:.2f} s after the signal {what}"
+
+
+def interrupt(call, what="", after=0.2):
+    """Make the call; Ctrl-C must end it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+    sent = send(signal.SIGINT, after)
+    try:
+        call()
+    except KeyboardInterrupt:
+        in_time(sent, what)
+    else:
+        raise AssertionError(f"the call ended by itself {what}")
 
 
 def run_threads(bodies, seconds=60.0):

@@ -8,6 +8,8 @@ import os
 
 import pytest
 
+import fastattn
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 SCRIPT = """
@@ -26,9 +28,8 @@ def child():
 """
 
 
-@pytest.fixture
-def forks(backend, run_python):
-    """forks(code): run the common part and the code with this backend; it must print done."""
+def runner(run_python, backend):
+    """run(code): run the common part and the code on a backend; it must print done."""
 
     def run(code):
         # Newer Pythons warn about every fork of a process with threads, which is what is tested.
@@ -39,6 +40,17 @@ def forks(backend, run_python):
         assert (done.returncode, done.stdout) == (0, "done\n"), done
 
     return run
+
+
+@pytest.fixture
+def forks(backend, run_python):
+    return runner(run_python, backend)
+
+
+@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
+def pool_forks(request, run_python):
+    """For what concerns the pool, which NumPy's backend does not use."""
+    return runner(run_python, request.param)
 
 
 def test_after_a_call(forks):
@@ -52,18 +64,18 @@ assert n_workers() == (3 if compiled else 0)
 """)
 
 
-def test_before_any_call(forks):
+def test_before_any_call(pool_forks):
     """Case 128: parent and child both make the first call of their process."""
-    forks("""
+    pool_forks("""
 pids = [fork(child) for _ in range(3)]
 check_calls(4)
 assert [status_of(pid) for pid in pids] == [0, 0, 0]
 """)
 
 
-def test_without_threads(forks):
+def test_without_threads(pool_forks):
     """Case 128: a child that computes alone needs no pool and starts none."""
-    forks("""
+    pool_forks("""
 def alone():
     check_calls(1)
     assert n_workers() == 0
@@ -73,9 +85,9 @@ assert status_of(fork(alone)) == 0
 """)
 
 
-def test_grandchildren(forks):
+def test_grandchildren(pool_forks):
     """Case 128: fork in a forked child, before and after it has computed."""
-    forks("""
+    pool_forks("""
 def generation(depth):
     if depth % 2:
         child()
@@ -88,9 +100,9 @@ generation(4)
 """)
 
 
-def test_from_another_thread(forks):
+def test_from_another_thread(pool_forks):
     """Case 128: fork in a thread that is not the main one; it has computed, or it has not."""
-    forks("""
+    pool_forks("""
 def fork_here():
     assert status_of(fork(child)) == 0
 
@@ -106,9 +118,9 @@ check_calls(4)
 """)
 
 
-def test_while_others_compute(forks):
+def test_while_others_compute(pool_forks):
     """Case 128: fork while calls of other threads run, which the child never sees end."""
-    forks("""
+    pool_forks("""
 stop = threading.Event()
 
 def compute():
@@ -127,9 +139,9 @@ check_calls(4)
 """)
 
 
-def test_first_calls_of_the_child_race(forks):
+def test_first_calls_of_the_child_race(pool_forks):
     """Case 128: eight threads of the child find the parent's pool at the same time."""
-    forks("""
+    pool_forks("""
 def race():
     start = threading.Barrier(8)
     def go():
@@ -143,23 +155,26 @@ for _ in range(5):
 """)
 
 
-def test_thread_settings_are_inherited(forks):
+def test_thread_settings_are_inherited(run_python):
     """A child keeps the numbers of threads that its parent had chosen."""
-    forks("""
+    done = run_python(
+        SCRIPT
+        + """
 def settings(process, context):
+    def elsewhere():
+        assert fastattn.get_num_threads() == process
     def check():
         assert fastattn.get_num_threads() == context
-        run_threads([lambda: check_equal(fastattn.get_num_threads(), process)])
+        run_threads([elsewhere])
     return check
-
-def check_equal(a, b):
-    assert a == b, (a, b)
 
 fastattn.set_num_threads(3)
 assert status_of(fork(settings(3, 3))) == 0
 with fastattn.threads(5):
     assert status_of(fork(settings(3, 5))) == 0
-""")
+"""
+    )
+    assert done.returncode == 0, done
 
 
 def test_multiprocessing(forks):

@@ -14,7 +14,7 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * c->k[key * c->k_stride + d];
     dot *= c->scoring->scale;
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
-    return dot + terms;
+    return saturate(dot + terms);
 }
 
 static void FA_NAME(careful_row)(const fa_careful *c) {

@@ -15,6 +15,9 @@
 /* The most rows that one tile may have. */
 #define FA_MAX_ROW_BLOCK 64
 
+#define FA_LOG2E 1.44269504088896340736
+#define FA_LN2 0.69314718055994530942
+
 /* The float terms and masks of one call that are the same for all its rows. */
 typedef struct fa_scoring {
     float

@@ -6,11 +6,10 @@
  * key holds, NaN too, is gone.  Sums that overflow here to -inf or NaN are not wrong yet: such rows
  * end without a finite state and are done again by careful.tmpl.h. */
 
-#define FA_LOG2E 1.44269504088896340736
 #define FA_TERM_CHUNK 64 /* a multiple of every VF_LANES */
 
-static float
-half_to_float(uint16_t h) { /* IEEE binary16, subnormals, infinities and NaN included */
+/* IEEE binary16, subnormals, infinities and NaN included. */
+static float half_to_float(uint16_t h) {
     union {
         uint32_t u;
         float f;
@@ -27,6 +26,13 @@ half_to_float(uint16_t h) { /* IEEE binary16, subnormals, infinities and NaN inc
     return r.f;
 }
 
+/* Finite numbers beyond the float range become its ends; infinities and NaN stay. */
+static double saturate(double x) {
+    if (x > FLT_MAX && x < HUGE_VAL) return FLT_MAX;
+    if (x < -FLT_MAX && x > -HUGE_VAL) return -FLT_MAX;
+    return x;
+}
+
 /* Element `at` of a float term.  Finite values beyond float saturate: only a given -inf masks. */
 static float term_value(const char *term, int type, int64_t at) {
     union {
@@ -34,12 +40,7 @@ static float term_value(const char *term, int type, int64_t at) {
         float f;
     } r;
     switch (type) {
-    case FA_F64: {
-        double x = ((const double *)(const void *)term)[at];
-        if (x > FLT_MAX && x < HUGE_VAL) return FLT_MAX;
-        if (x < -FLT_MAX && x > -HUGE_VAL) return -FLT_MAX;
-        return (float)x;
-    }
+    case FA_F64: return (float)saturate(((const double *)(const void *)term)[at]);
     case FA_F16: return half_to_float(((const uint16_t *)(const void *)term)[at]);
     case FA_BF16: r.u = (uint32_t)((const uint16_t *)(const void *)term)[at] << 16; return r.f;
     default: return ((const float *)(const void *)term)[at];

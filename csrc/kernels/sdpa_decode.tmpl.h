@@ -135,12 +135,7 @@ static void FA_NAME(tile_decode)(const fa_tile *t) {
     float alpha[FA_MAX_ROW_BLOCK];
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
     dot_block(t);
-    for (int i = 0; i < t->n_rows; i++) {
-        finish_scores(t, i);
-        alpha[i] =
-            softmax_step(t->s + (int64_t)i * t->s_stride, (int)fa_round_up(t->n_keys, VF_LANES),
-                         &t->row_max[i], &t->row_sum[i]);
-    }
+    softmax_rows(t, alpha);
     for (int c = 0; c < t->v_size; c += FA_NR)
         for (int i = 0; i < t->n_rows; i += FA_MR) {
 #define FA_BODY(mr) value_columns(mr, t, i, c, alpha)
@@ -151,8 +146,5 @@ static void FA_NAME(tile_decode)(const fa_tile *t) {
 
 static void FA_NAME(weights_decode)(const fa_tile *t) {
     dot_block(t);
-    for (int i = 0; i < t->n_rows; i++) {
-        finish_scores(t, i);
-        softmax_weights(t->s + (int64_t)i * t->s_stride, t->n_keys, t->row_max[i], t->row_sum[i]);
-    }
+    weights_rows(t);
 }

@@ -35,11 +35,25 @@ static float softmax_step(float *s, int n, float *row_max, float *row_sum) {
     return scale;
 }
 
-/* s -> 2^(s - m) / l from the final state. */
-static void softmax_weights(float *s, int n, float row_max, float row_sum) {
-    const vf base = vf_set1(exponent_base(row_max)), total = vf_set1(row_sum);
-    for (int j = 0; j < n; j += VF_LANES)
-        vf_store(s + j, vf_div(vf_exp2(vf_sub(vf_load(s + j), base)), total));
+/* One step for all rows of a tile of raw products: s -> weights, and the factors for earlier sums. */
+static void softmax_rows(const fa_tile *t, float *alpha) {
+    for (int i = 0; i < t->n_rows; i++) {
+        finish_scores(t, i);
+        alpha[i] =
+            softmax_step(t->s + (int64_t)i * t->s_stride, (int)fa_round_up(t->n_keys, VF_LANES),
+                         &t->row_max[i], &t->row_sum[i]);
+    }
+}
+
+/* The same from the final state: s -> 2^(s - m) / l. */
+static void weights_rows(const fa_tile *t) {
+    for (int i = 0; i < t->n_rows; i++) {
+        finish_scores(t, i);
+        float *s = t->s + (int64_t)i * t->s_stride;
+        const vf base = vf_set1(exponent_base(t->row_max[i])), total = vf_set1(t->row_sum[i]);
+        for (int j = 0; j < t->n_keys; j += VF_LANES)
+            vf_store(s + j, vf_div(vf_exp2(vf_sub(vf_load(s + j), base)), total));
+    }
 }
 
 static void FA_NAME(merge_row)(float *row_max, float *row_sum, float *o, float max2, float sum2,

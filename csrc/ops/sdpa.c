@@ -13,10 +13,9 @@ static float sink_of(const fa_task *t, int i) {
 }
 
 static int finish_row(const fa_task *t, int i) {
-    const double log2e = 1.44269504088896340736;
     return t->job->kernels->finish_row(
         &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
-        (float)(sink_of(t, i) * log2e), (int)t->job->desc->v_size, fa_task_out(t, i));
+        (float)(sink_of(t, i) * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
 }
 
 static void careful_row(const fa_task *t, int i) {
@@ -58,7 +57,7 @@ static void finish_rows(const fa_task *t) {
         }
         if (done[i] && d->lse)
             d->lse[fa_task_flat_row(t, i)] =
-                (float)(t->row_max[i] * 0.69314718055994530942 + log((double)t->row_sum[i]));
+                (float)(t->row_max[i] * FA_LN2 + log((double)t->row_sum[i]));
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows; i++)

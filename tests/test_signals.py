@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: MIT
+# Signals during calls: what handlers may do there, and who gets them.
+# Used by pytest on every backend, in child processes that send signals to themselves.
+# Ctrl-C has test_signals_interrupt.py; signals that end the process are tested in test_exit.py.
+"""Handlers run within long calls; they may raise, compute and fork, and workers see no signal."""
+
+import os
+import sys
+
+import pytest
+
+import fastattn
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+SCRIPT = """
+import os, signal, subprocess, time
+import fastattn
+from children import check_calls, endless, fork, in_time, sdpa, send, status_of, workers
+"""
+
+
+def runner(run_python, backend):
+    """run(code): run the common part and the code on a backend; it must print done."""
+
+    def run(code):
+        done = run_python(
+            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend,
+            OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "done\n"), done
+
+    return run
+
+
+@pytest.fixture
+def signals(backend, run_python):
+    return runner(run_python, backend)
+
+
+@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
+def pool_signals(request, run_python):
+    """For what concerns the pool, which NumPy's backend does not use."""
+    return runner(run_python, request.param)
+
+
+def test_any_exception_of_a_handler_leaves_the_call(signals):
+    """Case 144: what a handler raises, Ctrl-C or not, is what the caller of the call gets."""
+    signals("""
+class Deadline(Exception):
+    pass
+
+def handler(number, frame):
+    raise Deadline(number)
+
+signal.signal(signal.SIGALRM, handler)
+for n_threads in (1, 4):
+    sent = send(signal.SIGALRM, 0.1)
+    try:
+        with fastattn.threads(n_threads):
+            sdpa(**endless("prefill"))
+    except Deadline as error:
+        assert error.args == (signal.SIGALRM,)
+        in_time(sent)
+    check_calls(4)
+""")
+
+
+def test_handlers_may_compute(pool_signals):
+    """Case 145: a handler that runs within a call makes calls itself, on the same pool."""
+    pool_signals("""
+class Enough(Exception):
+    pass
+
+runs = []
+def handler(number, frame):
+    check_calls(4)
+    runs.append(1)
+    if len(runs) % 3 == 0:
+        raise Enough
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+for n_threads in (1, 4):
+    for kind in ("prefill", "decode"):
+        try:
+            with fastattn.threads(n_threads):
+                sdpa(**endless(kind))
+        except Enough:
+            pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert len(runs) == 12
+check_calls(4)
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_handlers_may_fork(pool_signals):
+    """Cases 128 and 145: a handler forks within a call; the child is free of the call's workers."""
+    pool_signals("""
+class Enough(Exception):
+    pass
+
+def handler(number, frame):
+    global status
+    status = status_of(fork(lambda: check_calls(4)))
+    raise Enough
+
+signal.signal(signal.SIGALRM, handler)
+for n_threads in (1, 4):
+    for kind in ("prefill", "decode"):
+        status = None
+        send(signal.SIGALRM, 0.1)
+        try:
+            with fastattn.threads(n_threads):
+                sdpa(**endless(kind))
+        except Enough:
+            pass
+        assert status == 0
+        check_calls(4)
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_forked_by_a_handler_may_return(pool_signals):
+    """Case 128: the child returns into the call; it gets an error, not a wait for lost workers."""
+    pool_signals("""
+class Enough(Exception):
+    pass
+
+def handler(number, frame):
+    global pid
+    pid = os.fork()
+    if pid:
+        raise Enough
+
+signal.signal(signal.SIGALRM, handler)
+for kind in ("prefill", "decode"):
+    send(signal.SIGALRM, 0.1)
+    try:
+        with fastattn.threads(4):
+            sdpa(**endless(kind))
+    except Enough:
+        pass
+    except Exception:  # the child
+        check_calls(4)
+        os._exit(10)
+    assert status_of(pid) == 10
+    check_calls(4)
+""")
+
+
+@LINUX
+def test_masks_of_workers_and_of_others(pool_signals):
+    """Case 145: workers block every signal; the caller and its subprocesses block what they did."""
+    pool_signals("""
+def field(name, path="/proc/thread-self"):
+    with open(f"{path}/status") as lines:
+        return next(line for line in lines if line.startswith(name))
+
+def masks():
+    other = subprocess.run(["grep", "SigBlk", "/proc/self/status"], capture_output=True, text=True)
+    return field("SigBlk"), field("SigIgn"), other.stdout
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+before = masks()
+check_calls(4)
+assert len(workers()) == 3
+for worker in workers():
+    blocked = int(field("SigBlk", worker).split()[1], 16)
+    free = [s.name for s in signal.Signals if not blocked >> (s - 1) & 1]
+    assert set(free) <= {"SIGKILL", "SIGSTOP", "SIGRTMIN"}, free
+assert masks() == before
+""")
+
+
+def test_a_storm_of_alarms(signals):
+    """Case 145: a thousand SIGALRM during calls; no call fails, and all results are right."""
+    signals("""
+count = 0
+def handler(number, frame):
+    global count
+    count += 1
+
+signal.signal(signal.SIGALRM, handler)
+end = time.monotonic() + 1.2
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+n_threads = 1
+while time.monotonic() < end:
+    check_calls(n_threads)
+    n_threads = n_threads % 4 + 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert count > 50, count
+""")

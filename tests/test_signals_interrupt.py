@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+# Ctrl-C during calls.
+# Used by pytest on every backend, in child processes that send signals to themselves.
+# Other signals are the matter of test_signals.py, what ends the process that of test_exit.py.
+"""KeyboardInterrupt leaves a call half a second after the signal, and the pool works on."""
+
+import os
+import sys
+
+import pytest
+from cases import EXHAUSTIVE
+
+import fastattn
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+SCRIPT = """
+import gc, signal, sys, threading, time, weakref
+import numpy as np
+import fastattn
+from children import (
+    check_calls, endless, fork, interrupt, n_workers, run_threads, sdpa, status_of
+)
+
+compiled = fastattn.get_backend() != "numpy"
+"""
+
+
+def runner(run_python, backend):
+    """run(code): run the common part and the code on a backend; it must print done."""
+
+    def run(code):
+        done = run_python(
+            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend,
+            OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "done\n"), done
+
+    return run
+
+
+@pytest.fixture
+def signals(backend, run_python):
+    return runner(run_python, backend)
+
+
+@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
+def pool_signals(request, run_python):
+    """For what concerns the pool, which NumPy's backend does not use."""
+    return runner(run_python, request.param)
+
+
+KINDS = ["prefill", "decode", "decode of many heads", "weights", "careful"]
+
+
+def test_interrupt(signals, backend):
+    """Case 144: Ctrl-C in a call of minutes, whatever it is doing; the pool is as before."""
+    signals(f"""
+for kind in {KINDS if backend != "numpy" else ["numpy"]}:
+    for n_threads in (1, 4):
+        with fastattn.threads(n_threads):
+            interrupt(lambda: sdpa(**endless(kind)), kind, 0.4 if kind == "careful" else 0.2)
+        check_calls(n_threads)
+assert n_workers() == (3 if compiled else 0)
+""")
+
+
+def test_interrupted_calls_release_everything(signals):
+    """Case 144: arguments and `out` of an interrupted call are free afterwards."""
+    signals("""
+given = endless("prefill")
+given["out"] = np.empty((*given["query"].shape[:-1], given["value"].shape[-1]), np.float32)
+counts = {name: sys.getrefcount(x) for name, x in given.items()}
+with fastattn.threads(4):
+    interrupt(lambda: sdpa(**given))
+assert {name: sys.getrefcount(x) for name, x in given.items()} == counts
+released = weakref.ref(given.pop("out"))
+gc.collect()
+assert released() is None
+""")
+
+
+def test_other_callers_go_on(pool_signals):
+    """Case 144: Ctrl-C stops the main thread's call and no call of other threads."""
+    pool_signals("""
+stop = threading.Event()
+
+def compute():
+    while not stop.is_set():
+        check_calls(3)
+
+others = threading.Thread(target=run_threads, args=([compute] * 3,))
+others.start()
+try:
+    for kind in ("prefill", "decode"):
+        with fastattn.threads(4):
+            interrupt(lambda: sdpa(**endless(kind)), kind)
+finally:
+    stop.set()
+    others.join()
+check_calls(4)
+""")
+
+
+def test_interrupt_while_another_thread_computes(pool_signals):
+    """Case 144: a long call outside of the main thread delays nothing, and ends by itself."""
+    pool_signals("""
+rng = np.random.default_rng(1)
+q, k, v = rng.standard_normal((3, 2, 2, 400, 64), np.float32)
+begin = time.perf_counter()
+wanted = sdpa(q, k, v)
+repeats = int(0.8 / (time.perf_counter() - begin)) + 1
+q, k, v = (np.broadcast_to(x[:, None], (2, repeats, 2, 400, 64)) for x in (q, k, v))
+results = []
+
+def compute():
+    with fastattn.threads(4):
+        results.append(sdpa(q, k, v))
+
+caller = threading.Thread(target=compute)
+caller.start()
+interrupt(lambda: time.sleep(100))
+caller.join(60)
+assert (results[0] == wanted[:, None]).all()
+check_calls(4)
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_interrupt_after_a_fork_from_another_thread(pool_signals):
+    """Case 144: the thread that forks is the main thread of the child, which gets Ctrl-C."""
+    pool_signals("""
+def child():
+    with fastattn.threads(4):
+        interrupt(lambda: sdpa(**endless("prefill")))
+    check_calls(4)
+
+def fork_here():
+    assert status_of(fork(child)) == 0
+
+check_calls(4)
+run_threads([fork_here])
+""")
+
+
+def test_interrupts_at_any_moment(pool_signals):
+    """Case 144: many Ctrl-C, within calls and between them; every later result is right."""
+    pool_signals(f"""
+rng = np.random.default_rng(2)
+interrupted = 0
+with fastattn.threads(3):
+    check_calls(3)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    given = endless("decode")
+    while interrupted < {100 if EXHAUSTIVE else 20}:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.02))
+        try:
+            sdpa(**given)
+        except KeyboardInterrupt:
+            interrupted += 1
+        check_calls(3)
+""")
