@@ -7,15 +7,7 @@
 
 #include <stdint.h>
 
-enum fa_status {
-    FA_OK = 0,
-    FA_NO_MEMORY,      /* scratch could not be had: nothing was written */
-    FA_INTERRUPTED,    /* the interrupt callback asked to stop: outputs are partly written */
-    FA_BROKEN_CONTRACT /* our own layers disagree: a bug of fastattn, never of the user */
-};
-
-/* Element types.  Kernels exist for FA_F32; masks and biases may have any of them. */
-enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_BOOL };
+#include "base/types.h"
 
 /* A strided array (*lead, heads, rows, cols).  All arrays of one call have the same leading shape;
  * a broadcast axis has stride 0.  data == NULL: the array is absent. */

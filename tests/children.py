@@ -38,8 +38,8 @@ except ImportError:
 
 # Several tasks each, and work enough for several threads: many rows, and few rows with many keys.
 _SIZES = [
-    {"queries": 100, "keys": 200, "dim": 32, "dv": 29},
-    {"lead": (1,), "heads": 2, "queries": 1, "keys": 5000, "dim": 32, "dv": 31},
+    {"queries": 60, "keys": 200, "dim": 32, "dv": 29},
+    {"lead": (1,), "heads": 2, "queries": 1, "keys": 3000, "dim": 32, "dv": 31},
 ]
 
 

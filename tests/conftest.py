@@ -43,6 +43,13 @@ def pytest_report_header(config):
     ]
 
 
+def pytest_terminal_summary(terminalreporter):
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(
+            f"FASTATTN_TEST_SEED={SEED} repeats the random data of this run"
+        )
+
+
 @pytest.fixture(params=fastattn.backends())
 def backend(request):
     """Each usable backend in turn, active for the duration of the test."""

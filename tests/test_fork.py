@@ -13,9 +13,9 @@ import fastattn
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 SCRIPT = """
-import os, sys, threading
+import os, sys, threading, time
 import fastattn
-from children import check_calls, fork, n_workers, run_threads, status_of
+from children import check_calls, endless, fork, n_workers, run_threads, sdpa, status_of
 
 compiled = fastattn.get_backend() != "numpy"
 
@@ -129,13 +129,33 @@ def compute():
 
 def fork_often():
     try:
-        for _ in range(15):
+        for _ in range(8):
             assert status_of(fork(child)) == 0
     finally:
         stop.set()
 
 run_threads([compute, compute, compute, fork_often])
 check_calls(4)
+""")
+
+
+def test_calls_of_the_parent_do_not_go_on_in_the_child(pool_forks):
+    """Case 128: workers of the child leave alone what its parent was computing at the fork."""
+    pool_forks("""
+def quiet():
+    check_calls(4)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.1
+
+fastattn.set_num_threads(4)
+for _ in range(2):  # one worker or two in each, so that both still wait for more
+    threading.Thread(target=lambda: sdpa(**endless("prefill")), daemon=True).start()
+time.sleep(0.1)
+for _ in range(2):
+    assert status_of(fork(quiet)) == 0
+print("done", flush=True)
+os._exit(0)  # the calls have no end
 """)
 
 

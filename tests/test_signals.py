@@ -175,9 +175,9 @@ assert masks() == before
 """)
 
 
-def test_a_storm_of_alarms(signals):
+def test_a_storm_of_alarms(pool_signals):
     """Case 145: a thousand SIGALRM during calls; no call fails, and all results are right."""
-    signals("""
+    pool_signals("""
 count = 0
 def handler(number, frame):
     global count

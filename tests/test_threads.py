@@ -143,13 +143,12 @@ assert min(shares) < 0.01, shares
 """)
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
-def test_the_gil_is_free_during_a_call(pool_child, n_threads):
+def test_the_gil_is_free_during_a_call(pool_child):
     """Case 146: another thread counts milliseconds while a call of minutes runs, then ends it.
 
     A call that let others run only when it asks for signals would take 50 ms for each of them.
     """
-    pool_child(f"""
+    pool_child("""
 signal.signal(signal.SIGINT, signal.default_int_handler)
 took = []
 
@@ -161,13 +160,14 @@ def count():
     took.append(time.monotonic() - begin)
     os.kill(os.getpid(), signal.SIGINT)
 
-threading.Thread(target=count, daemon=True).start()
-try:
-    with fastattn.threads({n_threads}):
-        sdpa(**endless("prefill"))
-except KeyboardInterrupt:
-    pass
-assert took[0] < 5, took
+for n_threads in (1, 4):
+    threading.Thread(target=count, daemon=True).start()
+    try:
+        with fastattn.threads(n_threads):
+            sdpa(**endless("prefill"))
+    except KeyboardInterrupt:
+        pass
+assert max(took) < 5, took
 """)  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def race():
     assert n_workers() <= 3
 
 if hasattr(os, "fork"):
-    for _ in range({100 if EXHAUSTIVE else 10}):
+    for _ in range({100 if EXHAUSTIVE else 6}):
         assert status_of(fork(race)) == 0
 race()
 """)
@@ -251,7 +251,7 @@ def compute():
         check_calls(4)
 
 def end_often():
-    for _ in range(100):
+    for _ in range(50):
         fastattn._native.pool_shutdown()
         time.sleep(0.002)
     stop.set()

@@ -37,7 +37,7 @@ def test_arithmetic_is_ieee(probe, op):
 def test_fma_is_a_times_b_plus_c(probe, rng):
     a, b, c = rng.standard_normal((3, 1003)).astype(f32)
     exact = a.astype(np.float64) * b + c
-    assert np.max(np.abs(probe("fma", a, b, c) - exact)) <= 2.0**-20  # unfused: the product is rounded too
+    assert np.max(np.abs(probe("fma", a, b, c) - exact)) <= 2.0**-20  # two roundings
 
 
 def test_max_returns_the_second_where_either_is_nan(probe):
@@ -75,9 +75,7 @@ def test_operations_across_lanes(probe, rng):
     np.testing.assert_array_equal(probe("hmax", x), np.repeat(blocks.max(1), lanes))
     np.testing.assert_array_equal(probe("iota", x), np.tile(np.arange(lanes), 4))
     square = rng.standard_normal((3, lanes, lanes)).astype(f32)
-    np.testing.assert_array_equal(
-        probe("transpose", square.ravel()), square.swapaxes(1, 2).ravel()
-    )
+    np.testing.assert_array_equal(probe("transpose", square.ravel()), square.swapaxes(1, 2).ravel())
 
 
 def test_bytes_become_truth_values(probe):

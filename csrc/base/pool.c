@@ -14,7 +14,7 @@
 #include "base/atomic.h"
 #include "base/fpenv.h"
 #include "base/thread.h"
-#include "fastattn.h"
+#include "base/types.h"
 
 enum {
     MAX_WORKERS = 1023,

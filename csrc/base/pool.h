@@ -41,4 +41,8 @@ int fa_worker_slot(const fa_worker *worker);
  * on others it is one relaxed load. */
 int fa_pool_poll(fa_worker *worker);
 
+/* See fastattn.h, which hands them to Python. */
+int fa_pool_n_workers(void);
+void fa_pool_shutdown(void);
+
 #endif

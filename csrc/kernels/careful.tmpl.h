@@ -13,6 +13,7 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     if (!*allowed) return 0.0;
     for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * c->k[key * c->k_stride + d];
     dot *= c->scoring->scale;
+    if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
     return saturate(dot + terms);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "fastattn.h"
+#include "base/types.h"
 
 /* The most rows that one tile may have. */
 #define FA_MAX_ROW_BLOCK 64

@@ -4,6 +4,7 @@
 #ifndef FA_BACKEND_H
 #define FA_BACKEND_H
 
+#include "fastattn.h"
 #include "kernels/kernels.h"
 
 /* The kernels of a backend, or NULL where there is none of that index or this machine cannot run it. */

@@ -4,6 +4,7 @@
 #ifndef FA_PLAN_H
 #define FA_PLAN_H
 
+#include "fastattn.h"
 #include "kernels/kernels.h"
 
 /* The rows of one (batch entry, kv head) are the queries of all heads of its group, position by
