@@ -27,9 +27,9 @@ else:  # what a failed test leaves behind must not compute for ever
 
 sdpa = fastattn.scaled_dot_product_attention
 
-# How much longer than promised things may take, since others use the machine too; sanitizers are
-# preloaded, and make everything slow.
-PATIENCE = 30 if "san" in os.environ.get("LD_PRELOAD", "") else 3
+SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")  # so it is slow and keeps freed memory
+# How much longer than promised things may take, since others use the machine as well.
+PATIENCE = 30 if SANITIZED else 3
 
 try:
     from fastattn import _native

@@ -12,6 +12,10 @@ import pytest
 import fastattn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+FORK = pytest.mark.skipif(
+    os.environ.get("FASTATTN_TEST_SANITIZER") == "thread",
+    reason="ThreadSanitizer loses count of the threads of forked processes",
+)
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 SCRIPT = """
@@ -95,7 +99,7 @@ check_calls(4)
 """)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@FORK
 def test_handlers_may_fork(pool_signals):
     """Cases 128 and 145: a handler forks within a call; the child is free of the call's workers."""
     pool_signals("""
@@ -122,7 +126,7 @@ for n_threads in (1, 4):
 """)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@FORK
 def test_a_child_forked_by_a_handler_may_return(pool_signals):
     """Case 128: the child returns into the call; it gets an error, not a wait for lost workers."""
     pool_signals("""

@@ -13,6 +13,10 @@ from cases import EXHAUSTIVE
 import fastattn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+FORK = pytest.mark.skipif(
+    os.environ.get("FASTATTN_TEST_SANITIZER") == "thread",
+    reason="ThreadSanitizer loses count of the threads of forked processes",
+)
 
 SCRIPT = """
 import gc, signal, sys, threading, time, weakref
@@ -126,7 +130,7 @@ check_calls(4)
 """)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@FORK
 def test_interrupt_after_a_fork_from_another_thread(pool_signals):
     """Case 144: the thread that forks is the main thread of the child, which gets Ctrl-C."""
     pool_signals("""
