@@ -8,7 +8,6 @@ cimport numpy as cnp
 from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
-import atexit
 import os
 import threading
 
@@ -236,6 +235,3 @@ def compiler():
 def asserts_enabled():
     """Return whether the C code checks its internal contracts (test builds)."""
     return bool(fa_asserts_enabled())
-
-
-atexit.register(pool_shutdown)

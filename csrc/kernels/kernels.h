@@ -62,14 +62,17 @@ typedef struct fa_tile {
 typedef struct fa_careful {
     const fa_scoring *scoring;
     const fa_row *row;
-    int64_t n_keys;
     int qk_size, v_size;
     const float *q, *k, *v; /* the user's rows */
     int64_t k_stride, v_stride;
-    const float *sink;          /* or NULL */
-    double *acc;                /* scratch: v_size */
+    double sink;                /* -inf: none */
     float *out, *lse, *weights; /* lse and weights may be NULL */
+    /* The state; begins as the sink, 0, v_size zeros, 0, 0. */
+    double top, total, *acc;
+    int any, nan; /* was a key seen, was a score NaN */
 } fa_careful;
+
+typedef enum fa_careful_pass { FA_CAREFUL_MAX, FA_CAREFUL_SUM, FA_CAREFUL_WEIGHTS } fa_careful_pass;
 
 /* The kernels of one instruction set. */
 typedef struct fa_kernels {
@@ -101,7 +104,9 @@ typedef struct fa_kernels {
      * Returns 1 if max, sum and all of out are finite and sum > 0, else 0. */
     int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,
                       float *out);
-    void (*careful_row)(const fa_careful *c);
+    /* Keys [lo, hi) of the careful row in one pass; then, before the weights, out and lse. */
+    void (*careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_careful_pass pass);
+    void (*careful_finish)(fa_careful *c);
 
     /* For benchmarks and tests: see fastattn.h. */
     double (*ceiling_fma)(int64_t n_rounds);

@@ -18,14 +18,22 @@ static int finish_row(const fa_task *t, int i) {
         (float)(sink_of(t, i) * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
 }
 
+/* One pass of the careful row over the keys in its range, giving up between pieces if told to. */
+static void careful_pass(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
+    const int64_t piece = 16384; /* a few milliseconds */
+    int64_t hi = fa_min64(t->job->desc->n_keys, c->row->key_hi);
+    for (int64_t j = fa_max64(0, c->row->key_lo); j < hi; j += piece) {
+        t->job->kernels->careful_keys(c, j, fa_min64(j + piece, hi), pass);
+        if (fa_pool_poll(t->worker)) return;
+    }
+}
+
 static void careful_row(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t flat = fa_task_flat_row(t, i);
-    float sink = sink_of(t, i);
-    fa_careful careful = {
+    fa_careful c = {
         .scoring = &t->job->scoring,
         .row = &t->rows[i],
-        .n_keys = d->n_keys,
         .qk_size = (int)d->qk_size,
         .v_size = (int)d->v_size,
         .q = fa_task_query(t, i),
@@ -33,13 +41,23 @@ static void careful_row(const fa_task *t, int i) {
         .v = t->value,
         .k_stride = d->key.row_stride,
         .v_stride = d->value.row_stride,
-        .sink = d->sinks ? &sink : NULL,
-        .acc = t->careful,
+        .sink = sink_of(t, i),
         .out = fa_task_out(t, i),
         .lse = d->lse ? d->lse + flat : NULL,
         .weights = d->weights ? d->weights + flat * d->n_keys : NULL,
+        .top = sink_of(t, i),
+        .acc = t->careful,
     };
-    t->job->kernels->careful_row(&careful);
+    for (int x = 0; x < c.v_size; x++) c.acc[x] = 0.0;
+    careful_pass(t, &c, FA_CAREFUL_MAX);
+    if (c.any && !c.nan) careful_pass(t, &c, FA_CAREFUL_SUM);
+    t->job->kernels->careful_finish(&c);
+    if (!c.weights) return;
+    c.nan = 0; /* keys that are hidden have weight 0 all the same, the others become NaN */
+    if (c.any)
+        careful_pass(t, &c, FA_CAREFUL_WEIGHTS);
+    else
+        memset(c.weights, 0, (size_t)d->n_keys * sizeof *c.weights);
 }
 
 /* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done
@@ -60,7 +78,7 @@ static void finish_rows(const fa_task *t) {
                 (float)(t->row_max[i] * FA_LN2 + log((double)t->row_sum[i]));
     }
     if (d->weights) {
-        for (int i = 0; i < t->n_rows; i++)
+        for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
             memset(d->weights + fa_task_flat_row(t, i) * d->n_keys, 0,
                    (size_t)d->n_keys * sizeof *d->weights);
         fa_visit_chunks(t, 0, t->n_rows, FA_WEIGHTS);

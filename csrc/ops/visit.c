@@ -124,6 +124,7 @@ void fa_visit_chunks(const fa_task *t, int first, int n_rows, fa_visit_mode mode
     if (several && mode != FA_WEIGHTS)
         fa_clear_state(t, first, n_rows, t->row_max, t->row_sum, t->o);
     for (int64_t chunk = 0; chunk < t->job->plan.n_chunks; chunk++) {
+        if (chunk > 0 && fa_pool_poll(t->worker)) return;
         fa_visit_chunk(t, first, n_rows, chunk, mode);
         if (!several || mode == FA_WEIGHTS) continue;
         for (int i = first; i < first + n_rows; i++)
