@@ -24,6 +24,7 @@ from . import oracle
 __all__ = ["Accuracy", "Ceiling", "Samples", "accuracy", "caller", "rounds"]
 
 SAMPLE_SECONDS = 1e-3  # shorter calls are repeated until a sample takes this long
+SETTLE_SECONDS = 0.15  # a BLAS keeps its threads spinning after a call, on the cores of who is next
 CEILING_SECONDS = 10e-3  # length of one sample of the arithmetic limit
 READ_BYTES = 512 * 2**20  # more than any cache, so that reading it is reading memory
 ORACLE_PRODUCTS = 250_000_000  # rows x keys x channels compared with float64, about half a second
@@ -131,6 +132,7 @@ def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None
         if done >= at_least and elapsed * (done + 1) / done > seconds:
             break
         for name in backends:
+            time.sleep(SETTLE_SECONDS)
             if ceiling is not None:
                 limit.values.append(ceiling.sample())
             times[name].values.append(_sample(call, name, repeats[name]))
