@@ -212,6 +212,11 @@ import fastattn
 code = '''
 import os
 try:
+    import numpy
+    try:
+        numpy.ones(3).max()
+    except TypeError:  # NumPy 2.2 loads in a second interpreter but cannot reduce there
+        raise ImportError("NumPy does not work here") from None
     import fastattn
 {INDENTED_CALL}
     answer = b"works "
