@@ -144,7 +144,9 @@ print("done")
 
 def test_function_sets_the_process_default(run_python):
     done = run_python(SET_DEFAULT)
-    assert (done.stdout.strip(), done.stderr, done.returncode) == ("done", "", 0)
+    assert (done.stdout.strip(), done.returncode) == ("done", 0), done
+    if len(fastattn.backends()) > 1:  # without the extension, its one warning
+        assert done.stderr == ""
 
 
 CALL = """
