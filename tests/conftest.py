@@ -112,3 +112,32 @@ def run_python():
         )
 
     return run
+
+
+def _script_runner(module, run_python, backend):
+    def run(code, **environment):
+        environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **environment}
+        done = run_python(
+            f"{module.SCRIPT}{code}\nprint('done')",
+            timeout=100,
+            FASTATTN_BACKEND=backend,
+            **environment,
+        )
+        assert (done.returncode, done.stdout) == (0, "done\n"), done
+
+    return run
+
+
+@pytest.fixture
+def script(request, backend, run_python):
+    """script(code): run the SCRIPT of the test's file and the code in a child; it must print done.
+
+    Newer Pythons warn about every fork of a process with threads, which some of them test.
+    """
+    return _script_runner(request.module, run_python, backend)
+
+
+@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
+def pool_script(request, run_python):
+    """The same for what concerns the pool, which NumPy's backend does not use."""
+    return _script_runner(request.module, run_python, request.param)

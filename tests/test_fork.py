@@ -8,8 +8,6 @@ import os
 
 import pytest
 
-import fastattn
-
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork") or os.environ.get("FASTATTN_TEST_SANITIZER") == "thread",
     reason="needs fork, and ThreadSanitizer loses count of the threads of forked processes",
@@ -31,34 +29,9 @@ def child():
 """
 
 
-def runner(run_python, backend):
-    """run(code): run the common part and the code on a backend; it must print done."""
-
-    def run(code):
-        # Newer Pythons warn about every fork of a process with threads, which is what is tested.
-        done = run_python(
-            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend,
-            OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (0, "done\n"), done
-
-    return run
-
-
-@pytest.fixture
-def forks(backend, run_python):
-    return runner(run_python, backend)
-
-
-@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
-def pool_forks(request, run_python):
-    """For what concerns the pool, which NumPy's backend does not use."""
-    return runner(run_python, request.param)
-
-
-def test_after_a_call(forks):
+def test_after_a_call(script):
     """Case 127: a child of a process that has computed computes, and so does the parent."""
-    forks("""
+    script("""
 check_calls(4)
 for _ in range(5):
     assert status_of(fork(child)) == 0
@@ -67,18 +40,18 @@ assert n_workers() == (3 if compiled else 0)
 """)
 
 
-def test_before_any_call(pool_forks):
+def test_before_any_call(pool_script):
     """Case 128: parent and child both make the first call of their process."""
-    pool_forks("""
+    pool_script("""
 pids = [fork(child) for _ in range(3)]
 check_calls(4)
 assert [status_of(pid) for pid in pids] == [0, 0, 0]
 """)
 
 
-def test_without_threads(pool_forks):
+def test_without_threads(pool_script):
     """Case 128: a child that computes alone needs no pool and starts none."""
-    pool_forks("""
+    pool_script("""
 def alone():
     check_calls(1)
     assert n_workers() == 0
@@ -88,9 +61,9 @@ assert status_of(fork(alone)) == 0
 """)
 
 
-def test_grandchildren(pool_forks):
+def test_grandchildren(pool_script):
     """Case 128: fork in a forked child, before and after it has computed."""
-    pool_forks("""
+    pool_script("""
 def generation(depth):
     if depth % 2:
         child()
@@ -103,9 +76,9 @@ generation(4)
 """)
 
 
-def test_from_another_thread(pool_forks):
+def test_from_another_thread(pool_script):
     """Case 128: fork in a thread that is not the main one; it has computed, or it has not."""
-    pool_forks("""
+    pool_script("""
 def fork_here():
     assert status_of(fork(child)) == 0
 
@@ -121,9 +94,9 @@ check_calls(4)
 """)
 
 
-def test_while_others_compute(pool_forks):
+def test_while_others_compute(pool_script):
     """Case 128: fork while calls of other threads run, which the child never sees end."""
-    pool_forks("""
+    pool_script("""
 stop = threading.Event()
 
 def compute():
@@ -142,9 +115,9 @@ check_calls(4)
 """)
 
 
-def test_calls_of_the_parent_do_not_go_on_in_the_child(pool_forks):
+def test_calls_of_the_parent_do_not_go_on_in_the_child(pool_script):
     """Case 128: workers of the child leave alone what its parent was computing at the fork."""
-    pool_forks("""
+    pool_script("""
 def quiet():
     check_calls(4)
     before = time.process_time()
@@ -162,9 +135,9 @@ os._exit(0)  # the calls have no end
 """)
 
 
-def test_first_calls_of_the_child_race(pool_forks):
+def test_first_calls_of_the_child_race(pool_script):
     """Case 128: eight threads of the child find the parent's pool at the same time."""
-    pool_forks("""
+    pool_script("""
 def race():
     start = threading.Barrier(8)
     def go():
@@ -200,9 +173,9 @@ with fastattn.threads(5):
     assert done.returncode == 0, done
 
 
-def test_multiprocessing(forks):
+def test_multiprocessing(script):
     """Case 127: the workers of a process pool compute after their parent has computed."""
-    forks("""
+    script("""
 import multiprocessing
 import numpy as np
 
@@ -221,9 +194,9 @@ check_calls(4)
 """)
 
 
-def test_a_child_ends_normally(forks):
+def test_a_child_ends_normally(script):
     """Case 128: a child that returns from everything runs its exit handlers and ends with 0."""
-    forks("""
+    script("""
 import atexit
 
 check_calls(4)

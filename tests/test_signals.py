@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-import fastattn
-
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 FORK = pytest.mark.skipif(
     os.environ.get("FASTATTN_TEST_SANITIZER") == "thread",
@@ -25,33 +23,9 @@ from children import check_calls, endless, fork, in_time, sdpa, send, status_of,
 """
 
 
-def runner(run_python, backend):
-    """run(code): run the common part and the code on a backend; it must print done."""
-
-    def run(code):
-        done = run_python(
-            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend,
-            OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (0, "done\n"), done
-
-    return run
-
-
-@pytest.fixture
-def signals(backend, run_python):
-    return runner(run_python, backend)
-
-
-@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
-def pool_signals(request, run_python):
-    """For what concerns the pool, which NumPy's backend does not use."""
-    return runner(run_python, request.param)
-
-
-def test_any_exception_of_a_handler_leaves_the_call(signals):
+def test_any_exception_of_a_handler_leaves_the_call(script):
     """Case 144: what a handler raises, Ctrl-C or not, is what the caller of the call gets."""
-    signals("""
+    script("""
 class Deadline(Exception):
     pass
 
@@ -71,9 +45,9 @@ for n_threads in (1, 4):
 """)
 
 
-def test_handlers_may_compute(pool_signals):
+def test_handlers_may_compute(pool_script):
     """Case 145: a handler that runs within a call makes calls itself, on the same pool."""
-    pool_signals("""
+    pool_script("""
 class Enough(Exception):
     pass
 
@@ -100,9 +74,9 @@ check_calls(4)
 
 
 @FORK
-def test_handlers_may_fork(pool_signals):
+def test_handlers_may_fork(pool_script):
     """Cases 128 and 145: a handler forks within a call; the child is free of the call's workers."""
-    pool_signals("""
+    pool_script("""
 class Enough(Exception):
     pass
 
@@ -127,9 +101,9 @@ for n_threads in (1, 4):
 
 
 @FORK
-def test_a_child_forked_by_a_handler_may_return(pool_signals):
+def test_a_child_forked_by_a_handler_may_return(pool_script):
     """Case 128: the child returns into the call; it gets an error, not a wait for lost workers."""
-    pool_signals("""
+    pool_script("""
 class Enough(Exception):
     pass
 
@@ -156,9 +130,9 @@ for kind in ("prefill", "decode"):
 
 
 @LINUX
-def test_masks_of_workers_and_of_others(pool_signals):
+def test_masks_of_workers_and_of_others(pool_script):
     """Case 145: workers block every signal; the caller and its subprocesses block what they did."""
-    pool_signals("""
+    pool_script("""
 def field(name, path="/proc/thread-self"):
     with open(f"{path}/status") as lines:
         return next(line for line in lines if line.startswith(name))
@@ -179,9 +153,9 @@ assert masks() == before
 """)
 
 
-def test_a_storm_of_alarms(pool_signals):
+def test_a_storm_of_alarms(pool_script):
     """Case 145: a thousand SIGALRM during calls; no call fails, and all results are right."""
-    pool_signals("""
+    pool_script("""
 count = 0
 def handler(number, frame):
     global count

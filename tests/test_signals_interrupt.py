@@ -10,8 +10,6 @@ import sys
 import pytest
 from cases import EXHAUSTIVE
 
-import fastattn
-
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 FORK = pytest.mark.skipif(
     os.environ.get("FASTATTN_TEST_SANITIZER") == "thread",
@@ -30,36 +28,12 @@ compiled = fastattn.get_backend() != "numpy"
 """
 
 
-def runner(run_python, backend):
-    """run(code): run the common part and the code on a backend; it must print done."""
-
-    def run(code):
-        done = run_python(
-            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend,
-            OPENBLAS_NUM_THREADS="1", PYTHONWARNINGS="ignore",
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (0, "done\n"), done
-
-    return run
-
-
-@pytest.fixture
-def signals(backend, run_python):
-    return runner(run_python, backend)
-
-
-@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
-def pool_signals(request, run_python):
-    """For what concerns the pool, which NumPy's backend does not use."""
-    return runner(run_python, request.param)
-
-
 KINDS = ["prefill", "decode", "decode of many heads", "weights", "careful"]
 
 
-def test_interrupt(signals, backend):
+def test_interrupt(script, backend):
     """Case 144: Ctrl-C in a call of minutes, whatever it is doing; the pool is as before."""
-    signals(f"""
+    script(f"""
 for kind in {KINDS if backend != "numpy" else ["numpy"]}:
     for n_threads in (1, 4):
         with fastattn.threads(n_threads):
@@ -69,9 +43,9 @@ assert n_workers() == (3 if compiled else 0)
 """)
 
 
-def test_interrupted_calls_release_everything(signals):
+def test_interrupted_calls_release_everything(script):
     """Case 144: arguments and `out` of an interrupted call are free afterwards."""
-    signals("""
+    script("""
 given = endless("prefill")
 given["out"] = np.empty((*given["query"].shape[:-1], given["value"].shape[-1]), np.float32)
 counts = {name: sys.getrefcount(x) for name, x in given.items()}
@@ -84,9 +58,9 @@ assert released() is None
 """)
 
 
-def test_other_callers_go_on(pool_signals):
+def test_other_callers_go_on(pool_script):
     """Case 144: Ctrl-C stops the main thread's call and no call of other threads."""
-    pool_signals("""
+    pool_script("""
 stop = threading.Event()
 
 def compute():
@@ -106,9 +80,9 @@ check_calls(4)
 """)
 
 
-def test_interrupt_while_another_thread_computes(pool_signals):
+def test_interrupt_while_another_thread_computes(pool_script):
     """Case 144: a long call outside of the main thread delays nothing, and ends by itself."""
-    pool_signals("""
+    pool_script("""
 rng = np.random.default_rng(1)
 q, k, v = rng.standard_normal((3, 2, 2, 400, 64), np.float32)
 begin = time.perf_counter()
@@ -131,9 +105,9 @@ check_calls(4)
 
 
 @FORK
-def test_interrupt_after_a_fork_from_another_thread(pool_signals):
+def test_interrupt_after_a_fork_from_another_thread(pool_script):
     """Case 144: the thread that forks is the main thread of the child, which gets Ctrl-C."""
-    pool_signals("""
+    pool_script("""
 def child():
     with fastattn.threads(4):
         interrupt(lambda: sdpa(**endless("prefill")))
@@ -147,9 +121,9 @@ run_threads([fork_here])
 """)
 
 
-def test_interrupts_at_any_moment(pool_signals):
+def test_interrupts_at_any_moment(pool_script):
     """Case 144: many Ctrl-C, within calls and between them; every later result is right."""
-    pool_signals(f"""
+    pool_script(f"""
 rng = np.random.default_rng(2)
 interrupted = 0
 with fastattn.threads(3):

@@ -28,33 +28,9 @@ from children import (
 """
 
 
-def runner(run_python, backend):
-    """run(code): run the common part and the code on a backend; it must print done."""
-
-    def run(code, **environment):
-        environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **environment}
-        done = run_python(
-            f"{SCRIPT}{code}\nprint('done')", timeout=100, FASTATTN_BACKEND=backend, **environment
-        )
-        assert (done.returncode, done.stdout) == (0, "done\n"), done
-
-    return run
-
-
-@pytest.fixture
-def child(backend, run_python):
-    return runner(run_python, backend)
-
-
-@pytest.fixture(params=[name for name in fastattn.backends() if name != "numpy"])
-def pool_child(request, run_python):
-    """For what concerns the pool, which NumPy's backend does not use."""
-    return runner(run_python, request.param)
-
-
-def test_as_many_workers_as_asked_for(pool_child):
+def test_as_many_workers_as_asked_for(pool_script):
     """Case 96: n threads are the caller and n - 1 workers, started by the first call in need."""
-    pool_child("""
+    pool_script("""
 calls = np.ones((3, 2, 8, 300, 64), np.float32)
 assert n_workers() == 0
 for n, wanted in ((1, 0), (2, 1), (4, 3), (3, 3), (6, 5)):
@@ -90,9 +66,9 @@ def test_any_number_of_threads_gives_the_same_bits(backend, rng, n_threads):
 
 
 @LINUX
-def test_many_callers_share_one_pool(pool_child):
+def test_many_callers_share_one_pool(pool_script):
     """Case 138: no caller brings threads of its own, and callers that end leave nothing behind."""
-    pool_child(
+    pool_script(
         """
 from concurrent.futures import ThreadPoolExecutor
 
@@ -135,9 +111,9 @@ assert len(workers()) == n_workers() == 3
     )
 
 
-def test_an_idle_pool_uses_no_cpu(pool_child):
+def test_an_idle_pool_uses_no_cpu(pool_script):
     """Case 140: after a call the workers sleep; the process uses under 1 % of a core."""
-    pool_child("""
+    pool_script("""
 check_calls(4)
 shares = []
 while not shares or (min(shares) >= 0.01 and len(shares) < 3):
@@ -148,12 +124,12 @@ assert min(shares) < 0.01, shares
 """)
 
 
-def test_the_gil_is_free_during_a_call(pool_child):
+def test_the_gil_is_free_during_a_call(pool_script):
     """Case 146: another thread counts milliseconds while a call of minutes runs, then ends it.
 
     A call that let others run only when it asks for signals would take 50 ms for each of them.
     """
-    pool_child("""
+    pool_script("""
 signal.signal(signal.SIGINT, signal.default_int_handler)
 took = []
 
@@ -176,10 +152,10 @@ assert max(took) < 5, took
 """)  # fmt: skip
 
 
-def test_first_calls_race(pool_child):
+def test_first_calls_race(pool_script):
     """Case 149: sixteen threads make the first call of their process at the same time."""
     # Only the first call of a process is of interest; forked copies are cheap new processes.
-    pool_child(f"""
+    pool_script(f"""
 def race():
     start = threading.Barrier(16)
     def go(n_threads):
@@ -232,9 +208,9 @@ def test_concurrent_calls_with_helpers(backend, rng):
     assert not failures, failures[0]
 
 
-def test_more_callers_than_the_pool_can_note(pool_child):
+def test_more_callers_than_the_pool_can_note(pool_script):
     """Case 147: a hundred calls in flight; those beyond what the pool notes run alone."""
-    pool_child("""
+    pool_script("""
 start = threading.Barrier(100)
 
 def call():
@@ -246,9 +222,9 @@ assert n_workers() == 2
 """)
 
 
-def test_the_pool_may_end_at_any_time(pool_child):
+def test_the_pool_may_end_at_any_time(pool_script):
     """Workers end while calls are in flight; the calls do not suffer, and new ones start."""
-    pool_child("""
+    pool_script("""
 stop = threading.Event()
 
 def compute():
