@@ -211,6 +211,14 @@ def sdpa(call: SdpaCall) -> None:
         _reference.sdpa(call)
 
 
+def sdpa_plain(query: Any, key: Any, value: Any, is_causal: Any, scale: Any) -> np.ndarray | None:
+    """Check and compute a call without options in one compiled step, or return None."""
+    name = get_backend()
+    if _native is None or name == "numpy":
+        return None
+    return _native.sdpa_plain(query, key, value, is_causal, scale, name, _threads.get_num_threads())
+
+
 def config() -> dict[str, Any]:
     """The facts that `show_config` prints."""
     from . import __version__

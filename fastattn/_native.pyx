@@ -5,6 +5,8 @@
 """Compiled kernels of fastattn; private: use the functions of the package."""
 
 cimport numpy as cnp
+from libc.float cimport FLT_MAX
+from libc.math cimport sqrt
 from libc.stdint cimport intptr_t
 from libc.string cimport memset
 
@@ -101,32 +103,47 @@ cdef void *data_of(object array):
     return NULL if array is None else cnp.PyArray_DATA(<cnp.ndarray> array)
 
 
-def sdpa(call, str name, int n_threads):
-    """Compute a checked float32 call (`_validate.SdpaCall`) on the backend `name`."""
-    cdef fa_sdpa_desc d
-    cdef cnp.ndarray query = call.query, key = call.key, value = call.value
-    cdef int nd = cnp.PyArray_NDIM(query), i, status
-    cdef object offset = call.q_offset
-    memset(&d, 0, sizeof(d))
+cdef int set_arrays(fa_sdpa_desc *d, cnp.ndarray query, cnp.ndarray key, cnp.ndarray value,
+                    cnp.ndarray out) except -1:
+    # The four arrays and all sizes.
+    cdef int n_lead = cnp.PyArray_NDIM(query) - 3, i
+    cdef const intptr_t *q_shape = <const intptr_t *> cnp.PyArray_DIMS(query)
+    cdef const intptr_t *k_shape = <const intptr_t *> cnp.PyArray_DIMS(key)
+    d.n_lead = n_lead
+    d.lead_shape = q_shape
+    d.n_batch = 1
+    for i in range(n_lead):
+        d.n_batch *= q_shape[i]
+    d.n_q_heads = q_shape[n_lead]
+    d.n_queries = q_shape[n_lead + 1]
+    d.qk_size = q_shape[n_lead + 2]
+    d.n_kv_heads = k_shape[n_lead]
+    d.n_keys = k_shape[n_lead + 1]
+    d.v_size = cnp.PyArray_DIMS(value)[n_lead + 2]
+    set_array(&d.query, query)
+    set_array(&d.key, key)
+    set_array(&d.value, value)
+    set_array(&d.out, out)
+    return 0
+
+
+cdef int run(fa_sdpa_desc *d, str name, int n_threads) except -1:
+    cdef int status
     d.exec.backend = INDEX[name]
     d.exec.n_threads = n_threads
     if PyThread_get_thread_ident() == main_thread:
         d.exec.interrupted = interrupted
-    d.n_lead = nd - 3
-    d.lead_shape = <const intptr_t *> cnp.PyArray_DIMS(query)
-    d.n_batch = 1
-    for i in range(nd - 3):
-        d.n_batch *= cnp.PyArray_DIMS(query)[i]
-    d.n_q_heads = cnp.PyArray_DIMS(query)[nd - 3]
-    d.n_queries = cnp.PyArray_DIMS(query)[nd - 2]
-    d.qk_size = cnp.PyArray_DIMS(query)[nd - 1]
-    d.n_kv_heads = cnp.PyArray_DIMS(key)[nd - 3]
-    d.n_keys = cnp.PyArray_DIMS(key)[nd - 2]
-    d.v_size = cnp.PyArray_DIMS(value)[nd - 1]
-    set_array(&d.query, query)
-    set_array(&d.key, key)
-    set_array(&d.value, value)
-    set_array(&d.out, call.out)
+    with nogil:
+        status = fa_sdpa(d)
+    return raise_status(status)
+
+
+def sdpa(call, str name, int n_threads):
+    """Compute a checked float32 call (`_validate.SdpaCall`) on the backend `name`."""
+    cdef fa_sdpa_desc d
+    cdef object offset = call.q_offset
+    memset(&d, 0, sizeof(d))
+    set_arrays(&d, call.query, call.key, call.value, call.out)
     set_array(&d.attn_mask, call.attn_mask)
     set_array(&d.bias, call.bias)
     d.lse = <float *> data_of(call.lse)
@@ -145,9 +162,64 @@ def sdpa(call, str name, int n_threads):
     d.is_causal = call.is_causal
     d.window_left = call.left
     d.window_right = call.right
-    with nogil:
-        status = fa_sdpa(&d)
-    raise_status(status)
+    run(&d, name, n_threads)
+
+
+cdef bint is_plain(object x):
+    # An ndarray and no subclass, of native float32, contiguous, with (..., heads, rows, dim).
+    return (cnp.PyArray_CheckExact(x) and cnp.PyArray_TYPE(<cnp.ndarray> x) == cnp.NPY_FLOAT32
+            and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray> x) and cnp.PyArray_NDIM(<cnp.ndarray> x) >= 3)
+
+
+cdef bint fit(cnp.ndarray query, cnp.ndarray key, cnp.ndarray value):
+    # Sizes that need no broadcasting.
+    cdef int nd = cnp.PyArray_NDIM(query), i
+    cdef cnp.npy_intp *q = cnp.PyArray_DIMS(query)
+    cdef cnp.npy_intp *k = cnp.PyArray_DIMS(key)
+    cdef cnp.npy_intp *v = cnp.PyArray_DIMS(value)
+    if cnp.PyArray_NDIM(key) != nd or cnp.PyArray_NDIM(value) != nd:
+        return False
+    for i in range(nd - 3):
+        if k[i] != q[i] or v[i] != q[i]:
+            return False
+    return (k[nd - 1] == q[nd - 1] and v[nd - 2] == k[nd - 2] and v[nd - 3] == k[nd - 3]
+            and k[nd - 3] > 0 and q[nd - 3] % k[nd - 3] == 0 and q[nd - 1] > 0)
+
+
+def sdpa_plain(query, key, value, is_causal, scale, str name, int n_threads):
+    """Compute a call without options on three arrays that no one need look at twice.
+
+    The short way for small calls, whose time is the checking. Returns None, and has done nothing,
+    where anything is unusual or wrong: then `_validate` looks.
+    """
+    cdef fa_sdpa_desc d
+    cdef cnp.npy_intp shape[64]
+    cdef cnp.ndarray out
+    cdef int nd, i
+    if not (is_plain(query) and is_plain(key) and is_plain(value) and fit(query, key, value)):
+        return None
+    nd = cnp.PyArray_NDIM(<cnp.ndarray> query)
+    if nd > 64 or not (is_causal is True or is_causal is False):
+        return None
+    memset(&d, 0, sizeof(d))
+    if scale is None:
+        d.scale = 1.0 / sqrt(<double> cnp.PyArray_DIMS(<cnp.ndarray> query)[nd - 1])
+    elif type(scale) is float and -FLT_MAX <= <double> scale <= FLT_MAX:
+        d.scale = scale
+    else:
+        return None
+    for i in range(nd - 1):
+        shape[i] = cnp.PyArray_DIMS(<cnp.ndarray> query)[i]
+    shape[nd - 1] = cnp.PyArray_DIMS(<cnp.ndarray> value)[nd - 1]
+    try:
+        out = cnp.PyArray_EMPTY(nd, shape, cnp.NPY_FLOAT32, 0)
+    except ValueError:  # more bytes than an address can hold
+        return None
+    set_arrays(&d, query, key, value, out)
+    d.is_causal = is_causal is True
+    d.window_left = d.window_right = -1
+    run(&d, name, n_threads)
+    return out
 
 
 def plan(int64_t n_batch, int64_t n_q_heads, int64_t n_kv_heads, int64_t n_queries, int64_t n_keys,

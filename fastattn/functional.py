@@ -2,7 +2,8 @@
 """The public functions: signatures, defaults and what they mean.
 
 For users, through the package's own name; and for the layers built on top.
-There is no logic here: ``_validate`` checks, ``_backend`` chooses, the backends compute.
+``_validate`` checks, ``_backend`` chooses, the backends compute. The only logic here is which way a
+call takes: one without options may go the short way, which checks and computes in one step.
 """
 
 from __future__ import annotations
@@ -162,6 +163,26 @@ def scaled_dot_product_attention(
     >>> out.shape, lse.shape
     ((1, 8, 5, 16), (1, 8, 5))
     """
+    if (
+        attn_mask is None
+        and bias is None
+        and kv_lengths is None
+        and window is None
+        and alibi_slopes is None
+        and sinks is None
+        and out is None
+        and return_lse is False
+        and return_weights is False
+        and type(q_offset) is int
+        and q_offset == 0
+        and type(softcap) is float
+        and softcap == 0.0
+        and type(layout) is str
+        and layout == "bhsd"
+    ):
+        result = _backend.sdpa_plain(query, key, value, is_causal, scale)
+        if result is not None:
+            return result
     call = _validate.sdpa(
         query,
         key,

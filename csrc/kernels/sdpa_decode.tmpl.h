@@ -10,50 +10,45 @@ FA_INLINE vf sum_lanes(vf *acc) {
     return acc[0];
 }
 
-/* Keys and values that will be wanted soon, fetched line by line between the arithmetic: in address
+/* Keys and values that will be wanted soon are fetched line by line between the arithmetic: in address
  * order, which the hardware prefetcher takes up, and evenly, since a burst fills the miss buffers and
- * stalls the loads behind it.  (Zen 3, one thread, 4 rows of 128: no fetching 7.2, bursts 8.0, this
- * 12.4 of 21 GB/s.)  Addresses past the end are harmless: a prefetch never faults. */
-typedef struct cursor {
+ * stalls the loads behind it.  While scores are made the values come, while values are summed the
+ * keys: so memory is never idle.  Addresses past the end are harmless: a prefetch never faults. */
+typedef struct fetcher {
     const float *row;
     int64_t stride;
-    int at, size, n_rows;
-} cursor;
-
-typedef struct fetcher {
-    cursor k, v;
-    int lines_per_step;
+    int at, size, n_rows, lines_per_step;
 } fetcher;
 
-enum { FETCH_AHEAD = 16 }; /* keys */
+enum { FETCH_AHEAD = 16, FETCH_LINE = FA_ALIGN / (int)sizeof(float) }; /* keys; floats */
 
-FA_INLINE cursor cursor_at(const float *rows, int64_t stride, int first, int size) {
-    cursor c = {rows + (first + FETCH_AHEAD) * stride, stride, 0, size, size > 0 ? VF_LANES : 0};
-    return c;
-}
-
-FA_INLINE void fetch_line(cursor *c) {
-    if (c->n_rows == 0) return;
-    FA_PREFETCH(c->row + c->at);
-    c->at += FA_ALIGN / (int)sizeof *c->row;
-    if (c->at >= c->size) {
-        c->at = 0;
-        c->row += c->stride;
-        c->n_rows--;
+/* n rows of `size` floats, FETCH_AHEAD rows after row `first`. */
+FA_INLINE fetcher fetch_begin(const float *rows, int64_t stride, int first, int size, int n,
+                              int lines_per_step) {
+    fetcher f = {rows + (first + FETCH_AHEAD) * stride, stride, 0, size, n, lines_per_step};
+    if (stride == size) { /* one long row */
+        f.size *= n;
+        f.n_rows = 1;
     }
+    return f;
 }
 
 FA_INLINE void fetch(fetcher *f) {
-    for (int x = 0; x < f->lines_per_step; x++) {
-        fetch_line(&f->k);
-        fetch_line(&f->v);
+    for (int x = 0; x < f->lines_per_step && f->n_rows > 0; x++) {
+        FA_PREFETCH(f->row + f->at);
+        f->at += FETCH_LINE;
+        if (f->at >= f->size) {
+            f->at = 0;
+            f->row += f->stride;
+            f->n_rows--;
+        }
     }
 }
 
-/* Scores of `n_rows` (a literal, 1 or 2) rows against VF_LANES / n_rows keys: VF_LANES sums in flight,
- * reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
+/* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
+ * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
 FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fetcher *ahead) {
-    enum { MAX_ROWS = 2 };
+    enum { MAX_ROWS = 4 };
     const int per_row = VF_LANES / n_rows;
     const float *q = t->q + i * t->q_stride, *k[VF_LANES];
     vf acc[VF_LANES];
@@ -87,27 +82,28 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
         memcpy(s + (int64_t)r * t->s_stride, sums + r * per_row, (size_t)per_row * sizeof *sums);
 }
 
+/* The same against up to VF_LANES keys. */
+FA_INLINE void dot_keys(int n_rows, const fa_tile *t, int i, int j, int n_keys, fetcher *ahead) {
+    for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
+        dot_rows(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
+}
+
 static void dot_block(const fa_tile *t) {
-    /* The lines of VF_LANES keys, spread over the steps that they take with all rows. */
-    const int line = FA_ALIGN / (int)sizeof(float);
-    fetcher ahead = {.lines_per_step = (int)fa_ceil_div(VF_LANES * VF_LANES, line * t->n_rows)};
+    const int per_step = (int)fa_ceil_div(VF_LANES * VF_LANES, FETCH_LINE * t->n_rows);
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
-        ahead.k = cursor_at(t->k, t->k_stride, j, t->qk_size);
-        ahead.v = cursor_at(t->v, t->v_stride, j, t->v_size);
-#if VF_LANES > 1
-        const int half = VF_LANES / 2;
-        for (; i + 2 <= t->n_rows; i += 2) {
-            dot_rows(2, t, i, j, fa_min(half, n), &ahead);
-            if (n > half) dot_rows(2, t, i, j + half, n - half, &ahead);
-        }
+        fetcher ahead = fetch_begin(t->v, t->v_stride, j, t->v_size, VF_LANES, per_step);
+#if VF_LANES >= 4
+        for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead);
+        for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead);
 #endif
-        for (; i < t->n_rows; i++) dot_rows(1, t, i, j, n, &ahead);
+        for (; i < t->n_rows; i++) dot_keys(1, t, i, j, n, &ahead);
     }
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
-FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float *alpha) {
+FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float *alpha,
+                             fetcher *ahead) {
     const float *p = t->s + (int64_t)i * t->s_stride, *v = t->v + c;
     int left = t->v_size - c;
     vf acc[FA_MR][FA_NV];
@@ -115,6 +111,7 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
     for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
         vf vj[FA_NV];
+        fetch(ahead);
         for (int x = 0; x < FA_NV; x++)
             vj[x] = left >= FA_NR ? vf_load(v + x * VF_LANES)
                                   : vf_load_part(v + x * VF_LANES,
@@ -131,17 +128,23 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
         }
 }
 
+static void value_rows_in_place(const fa_tile *t, const float *alpha) {
+    const int per_step = (int)fa_ceil_div(FA_NR, FETCH_LINE);
+    fetcher ahead = fetch_begin(t->k, t->k_stride, 0, t->qk_size, t->n_keys, per_step);
+    for (int c = 0; c < t->v_size; c += FA_NR)
+        for (int i = 0; i < t->n_rows; i += FA_MR) {
+#define FA_BODY(mr) value_columns(mr, t, i, c, alpha, &ahead)
+            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+#undef FA_BODY
+        }
+}
+
 static void FA_NAME(tile_decode)(const fa_tile *t) {
     float alpha[FA_MAX_ROW_BLOCK];
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
     dot_block(t);
     softmax_rows(t, alpha);
-    for (int c = 0; c < t->v_size; c += FA_NR)
-        for (int i = 0; i < t->n_rows; i += FA_MR) {
-#define FA_BODY(mr) value_columns(mr, t, i, c, alpha)
-            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
-#undef FA_BODY
-        }
+    value_rows_in_place(t, alpha);
 }
 
 static void FA_NAME(weights_decode)(const fa_tile *t) {
