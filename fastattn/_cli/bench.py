@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import platform
 import sys
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import fastattn
 
 from . import console, facts, measure, report, workloads
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "choose", "run"]
 
 # Seconds per workload, and the fewest and the most rounds.
 FULL, QUICK = (4.0, 3, 200), (1.0, 2, 20)
@@ -49,7 +47,7 @@ def run(args) -> int:
     if args.list:
         report.print_list()
         return 0
-    chosen = _choose(args)
+    chosen = choose(args)
     backend = facts.usable_backend(args.backend) if args.backend else fastattn.get_backend()
     if args.plot:
         from . import plot
@@ -89,8 +87,8 @@ def _show(step, done, name, n_rounds) -> None:
     step(done, f"{name}, round {n_rounds + 1}")
 
 
-def _choose(args):
-    """The workloads to run."""
+def choose(args) -> list:
+    """The workloads that ``--workload`` and ``--quick`` ask for."""
     if not args.workload:
         return [w for w in workloads.WORKLOADS if w.quick or not args.quick]
     try:
@@ -103,16 +101,9 @@ def _choose(args):
 def _describe_run(backend, n_threads, args) -> dict:
     """The JSON document, its list of workloads still empty."""
     return {
-        "fastattn": fastattn.__version__,
+        **facts.machine(),
         "backend": backend,
         "n_threads": n_threads,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "cpu": facts.cpu_name(),
-        "n_cpus": os.cpu_count(),
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
         "threads_given": args.threads is not None,
         "quick": args.quick,
         "seed": args.seed,

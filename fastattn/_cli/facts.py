@@ -14,11 +14,14 @@ import platform
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+
 import fastattn
 
 __all__ = [
     "EXTRAS", "PROGRAM", "UsageError", "check_folder", "compiled_backends", "cpu_name",
-    "native", "native_problem", "natural", "positive", "thread_count", "unknown", "usable_backend",
+    "machine", "native", "native_problem", "natural", "positive", "thread_count", "unknown",
+    "usable_backend",
 ]  # fmt: skip
 
 PROGRAM = "python -m fastattn"
@@ -75,6 +78,20 @@ def cpu_name() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return (names[0] if names else platform.processor()) or "unknown"
+
+
+def machine() -> dict:
+    """What a reader of figures has to know about the machine and what runs on it."""
+    return {
+        "fastattn": fastattn.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "n_cpus": os.cpu_count(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
+    }
 
 
 def unknown(what: str, name: str, known: list) -> str:
