@@ -81,7 +81,9 @@ class Member:
         raise Failed(self.failure)
 
     def ask(self, do, **request) -> dict:
-        """Send a request to a process that is there, and wait for the answer."""
+        """Send a request, and wait for the answer; an exception ends with the workload it was in."""
+        if do == "prepare" and self._process.poll() is None:
+            self.failure = None
         if self.failure is None:
             try:
                 self._process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
