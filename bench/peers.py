@@ -217,14 +217,7 @@ def _print_list() -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; exit statuses as for ``python -m fastattn``."""
     args = parser().parse_args(arguments)
-    try:
-        return run(args)
-    except facts.UsageError as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return facts.exit_status(PROGRAM, lambda: run(args))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,10 @@ def _draw(document, panel, runs, names, n_threads, path) -> None:
     figure.savefig(path)
 
 
+def _threads(n) -> str:
+    return f"{n} thread{'s' * (n != 1)}"
+
+
 def _lengths(axis, runs, names, n_threads) -> str:
     """Curves of time over length."""
     runs = sorted(runs, key=lambda run: run["n_queries"])
@@ -105,7 +109,7 @@ def _lengths(axis, runs, names, n_threads) -> str:
     axis.set_ylabel("shortest time, ms", fontsize=8)
     axis.grid(color="#e5e5e5", linewidth=0.6)
     axis.set_axisbelow(True)
-    return f"Time by sequence length: 4 heads of size 64, {n_threads} threads"
+    return f"Time by sequence length: 4 heads of size 64, {_threads(n_threads)}"
 
 
 def _bars(axis, groups, names, label) -> None:
@@ -137,7 +141,7 @@ def _shares(axis, runs, names, n_threads) -> str:
     _bars(axis, groups, names, lambda share: f"{share:.0%}")
     axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axis.axvline(1, color="#222222", linewidth=1)
-    return f"Share of the machine's limit, measured in the same run, {n_threads} threads"
+    return f"Share of the machine's limit, measured in the same run, {_threads(n_threads)}"
 
 
 def _scaled(document) -> list:
@@ -165,4 +169,4 @@ def _scaling(axis, pairs, names, n_threads) -> str:
     few = pairs[0][0]["n_threads"]
     axis.axvline(n_threads / few, color="#222222", linewidth=1)
     axis.axvline(1, color="#222222", linewidth=0.6, linestyle=":")
-    return f"Times faster with {n_threads} threads than with {few} (line: {n_threads / few:.3g})"
+    return f"Times faster with {_threads(n_threads)} than with {few} (line: {n_threads / few:.3g})"

@@ -75,19 +75,22 @@ def _tables(document, marks):
     """Title, columns and rows of each table: an overview and the details per number of threads."""
     for n_threads in dict.fromkeys(run["n_threads"] for run in document["runs"]):
         runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
-        threads = f"{n_threads} thread{'s' * (n_threads != 1)}"
         names = [c["name"] for c in document["contenders"]]
         has_ours = "fastattn" in names
         columns = ["workload", *names, "<best peer", *(["faster", "limit"] if has_ours else [])]
         rows = [_overview(run, marks, has_ours) for run in runs]
-        yield f"{threads}: shortest times", columns, rows
-        columns = ["workload", "<contender", "min / median", "rate", "limit", "/ fastattn"]
+        yield f"{_threads(n_threads)}: shortest times", columns, rows
+        columns = ["workload", "<contender", "min / median", "rate", "limit", "of fastattn's"]
         details = [_details(run, result) for run in runs for result in run["results"]]
         yield (
-            f"{threads}: details",
+            f"{_threads(n_threads)}: details",
             [*columns, "memory", "error"],
             [row for row in details if row],
         )
+
+
+def _threads(n) -> str:
+    return f"{n} thread{'s' * (n != 1)}"
 
 
 def _overview(run, marks, has_ours) -> list:
@@ -127,7 +130,7 @@ def _details(run, result) -> list | None:
         f"{three_digits(result['rate'] / 1e9)} {unit}" if result["rate"] else "",
         _share(result),
         f"{three_digits(ratio)}x" if ratio else "",
-        f"{three_digits(size / 2**20)} MiB" if size is not None else "",
+        f"{size / 2**20:.1f} MiB" if size is not None else "",
         ("not finite" if error is None else f"{error:.0e}") + wrong,
     ]
 
@@ -140,25 +143,28 @@ def _notes(document):
     )
     yield f"On {document['cpu']} ({document['n_cpus']} CPUs), {document['machine']}: {versions}."
     binds = "as many CPUs as threads (affinity)" if document["has_affinity"] else "no affinity set"
-    n_rounds = [run["n_rounds"] for run in runs]
+    n_rounds = sorted({run["n_rounds"] for run in runs})
+    n_rounds = " to ".join(map(str, dict.fromkeys([n_rounds[0], n_rounds[-1]])))
     yield (
-        f"Times: minimum / median of {span(n_rounds)} rounds; in each, every contender takes its"
+        f"Times: minimum / median of {n_rounds} rounds; in each, every contender takes its"
         " turn while the others sleep. One process per contender, set to the number of threads by"
         f" its own option or environment variable, and {binds}. Inputs are prepared beforehand;"
         " a call is timed from them to the finished output."
     )
     if "fastattn" in names:
-        yield "Faster: the best peer's minimum over fastattn's. / fastattn: the same for each."
+        yield "Faster: the best peer's minimum over fastattn's. Of fastattn's: each one's over it."
     found = {}
     for run in runs:
         if run["limit"]:
             found.setdefault((run["kind"], run["n_threads"]), []).append(run["limit"] / 1e9)
     if found:
-        said = [f"{LIMITS[k]} {span(v)} {UNITS[k]} ({n} threads)" for (k, n), v in found.items()]
+        said = ", ".join(
+            f"{LIMITS[kind]} {span(values)} {UNITS[kind]} ({_threads(n)})"
+            for (kind, n), values in found.items()
+        )
         yield (
             "Limit: share of the most that this machine did between the same rounds, by fastattn's"
-            f" code for {document['backend']}: {', '.join(said).replace('(1 threads', '(1 thread')}."
-            " A contender with wider vectors, or with keys that stay in a cache, can exceed it."
+            f" code for {document['backend']}: {said}. A contender with wider vectors can exceed it."
         )
     else:
         yield "No limit of the machine was measured: fastattn has no compiled extension here."

@@ -81,7 +81,7 @@ class Member:
         raise Failed(self.failure)
 
     def ask(self, do, **request) -> dict:
-        """Send a request, and wait for the answer; an exception ends with the workload it was in."""
+        """Send a request, and wait for the answer; a failed workload does not end the next."""
         if do == "prepare" and self._process.poll() is None:
             self.failure = None
         if self.failure is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The workloads of ``bench/``: the package's named ones, one shape with each option, one in lengths.
+"""The workloads of ``bench/``: the package's, one shape with each option, one at growing lengths.
 
 Used by the ``bench_*.py`` files and ``peers.py``.  It defines no named workload: those are in
 ``fastattn._cli.workloads``, where an installed wheel finds them as well.

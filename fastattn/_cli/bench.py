@@ -7,9 +7,11 @@ printing.  A slow result is never an error (a wrong one is: exit status 1).
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -40,10 +42,18 @@ def add_arguments(parser) -> None:
         "--json", nargs="?", const="-", metavar="FILE", help="write JSON (to FILE, or instead)"
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the result (needs matplotlib)")
+    parser.add_argument(
+        "--peers",
+        nargs=argparse.REMAINDER,
+        help="beside PyTorch, ONNX Runtime, OpenVINO and JAX instead; what follows is for that"
+        " command (--peers --help), which is in the source tree only",
+    )
 
 
 def run(args) -> int:
     """Run the command; the exit status is 1 where a result is wrong."""
+    if args.peers is not None:
+        return _peers(args.peers)
     if args.list:
         report.print_list()
         return 0
@@ -80,6 +90,21 @@ def run(args) -> int:
     if args.plot:
         plot.draw(document, args.plot)
     return int(not all(result["is_correct"] for result in results))
+
+
+def _peers(arguments) -> int:
+    """Hand over to ``bench/peers.py`` of the source tree."""
+    root = Path(fastattn.__file__).parents[1]
+    if (root / "bench" / "peers.py").exists():
+        sys.path.insert(0, str(root))
+    try:
+        peers = import_module("bench.peers")
+    except ModuleNotFoundError:
+        raise facts.UsageError(
+            "--peers: not found. It is bench/peers.py of the source tree, which no wheel holds:"
+            " run this, or python -m bench.peers, in the root of the tree"
+        ) from None
+    return peers.main(arguments)
 
 
 def _show(step, done, name, n_rounds) -> None:
