@@ -26,7 +26,7 @@ __all__ = ["main", "parser", "run"]
 PROGRAM = "python -m bench.peers"
 # Seconds per workload and number of threads, and the fewest and the most rounds.
 FULL = {"seconds": 8.0, "at_least": 3, "at_most": 30}
-QUICK = {"seconds": 1.0, "at_least": 2, "at_most": 5}
+QUICK = {"seconds": 1.0, "at_least": 2, "at_most": 4}
 
 DESCRIPTION = """\
 Measure fastattn beside other systems that compute attention on CPUs.
@@ -56,7 +56,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add = top.add_argument
     add("--list", action="store_true", help="list contenders and workloads, and stop")
-    add("--quick", action="store_true", help="fewer workloads and rounds; processes are reused")
+    add(
+        "--quick",
+        action="store_true",
+        help="fewer workloads and rounds, one number of threads, processes reused",
+    )
     add("--workload", action="append", metavar="NAME", help="measure this one (may be repeated)")
     add("--contender", action="append", metavar="NAME", help="only this one (may be repeated)")
     default = " ".join(map(str, _default_threads()))
@@ -65,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         type=facts.thread_count,
         nargs="+",
         metavar="N",
-        help=f"numbers of threads, one after the other (default: {default})",
+        help=f"numbers of threads, one after the other (default: {default}; quick: the last)",
     )
     add(
         "--rounds",
@@ -100,7 +104,7 @@ def run(args) -> int:
     if args.list:
         _print_list()
         return 0
-    plan, chosen = _plan(args), _choose(args)
+    chosen, plan = _choose(args), _plan(args)
     for option in ("json", "markdown"):
         if getattr(args, option):
             facts.check_folder(f"--{option}", getattr(args, option))
@@ -129,7 +133,8 @@ def run(args) -> int:
 
 def _plan(args) -> list:
     """What is measured: pairs of a number of threads and a workload."""
-    numbers = list(dict.fromkeys(args.threads or _default_threads()))
+    default = _default_threads()[-1:] if args.quick else _default_threads()
+    numbers = list(dict.fromkeys(args.threads or default))
     plan = [(n, workload) for n in numbers for workload in bench.choose(args)]
     if args.plots:
         plan += [(max(numbers), w) for w in LENGTHS if w.quick or not args.quick]

@@ -113,17 +113,24 @@ def _lengths(axis, runs, names, n_threads) -> str:
 
 
 def _bars(axis, groups, names, label) -> None:
-    """Groups of horizontal bars: (title, {contender: length}) each."""
+    """Groups of horizontal bars: (title, {contender: length}) each; no length is "none"."""
     height = 0.84 / len(names)
     for i, name in enumerate(names):
-        found = [(y, values[name]) for y, (_, values) in enumerate(groups) if name in values]
-        if not found:
-            continue
-        where = [y + (i - (len(names) - 1) / 2) * height for y, _ in found]
-        lengths = [length for _, length in found]
+        where = [y + (i - (len(names) - 1) / 2) * height for y in range(len(groups))]
+        lengths = [values.get(name, 0) for _, values in groups]
         axis.barh(where, lengths, 0.92 * height, color=STYLES.get(name, OTHER)[0], label=name)
         for y, length in zip(where, lengths):
-            axis.text(length, y, f" {label(length)}", va="center", fontsize=6)
+            text, color = (label(length), "black") if length else ("none", "#888888")
+            axis.annotate(
+                text,
+                (length, y),
+                (3, 0),
+                textcoords="offset points",
+                va="center",
+                color=color,
+                fontsize=6,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3},
+            )
     axis.set_yticks(range(len(groups)), [title for title, _ in groups], fontsize=8)
     axis.invert_yaxis()
     axis.margins(x=0.08, y=0.01)
@@ -140,17 +147,24 @@ def _shares(axis, runs, names, n_threads) -> str:
     ]
     _bars(axis, groups, names, lambda share: f"{share:.0%}")
     axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axis.axvline(1, color="#222222", linewidth=1)
+    axis.axvline(1, color="#222222", linewidth=1, zorder=0)
     return f"Share of the machine's limit, measured in the same run, {_threads(n_threads)}"
 
 
 def _scaled(document) -> list:
-    """Workloads measured with the fewest and with the most threads, as pairs of runs."""
+    """Workloads measured with the fewest and with the most threads, as pairs of runs.
+
+    Calls of a few microseconds are no matter for a second thread.
+    """
     counts = {run["n_threads"] for run in document["runs"]}
     if len(counts) < 2:
         return []
     few, many = (
-        {run["name"]: run for run in document["runs"] if run["n_threads"] == n}
+        {
+            run["name"]: run
+            for run in document["runs"]
+            if run["n_threads"] == n and run["kind"] != "call"
+        }
         for n in (min(counts), max(counts))
     )
     return [(few[name], many[name]) for name in few if name in many]
@@ -167,6 +181,6 @@ def _scaling(axis, pairs, names, n_threads) -> str:
         )
     _bars(axis, groups, names, lambda gain: f"{gain:.2f}")
     few = pairs[0][0]["n_threads"]
-    axis.axvline(n_threads / few, color="#222222", linewidth=1)
-    axis.axvline(1, color="#222222", linewidth=0.6, linestyle=":")
+    axis.axvline(n_threads / few, color="#222222", linewidth=1, zorder=0)
+    axis.axvline(1, color="#222222", linewidth=0.6, linestyle=":", zorder=0)
     return f"Times faster with {_threads(n_threads)} than with {few} (line: {n_threads / few:.3g})"

@@ -99,7 +99,16 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
 def _prepare(member, workload, seed, rows, expected) -> dict:
     """Make one contender ready and judge its output; its entry in the results, without times."""
     entry = dict.fromkeys(
-        ("reason", "note", "min_s", "median_s", "rate", "share_of_limit", "times_fastattn")
+        (
+            "reason",
+            "note",
+            "min_s",
+            "median_s",
+            "samples_s",
+            "rate",
+            "share_of_limit",
+            "times_fastattn",
+        )
         + ("peak_bytes", "max_error")
     )
     entry = {"contender": member.name, "status": "ok", **entry}
@@ -125,6 +134,7 @@ def _figures(samples, workload, top) -> dict:
     return {
         "min_s": samples.min,
         "median_s": samples.median,
+        "samples_s": samples.values,
         "rate": rate,
         "share_of_limit": rate / top if rate and top else None,
     }

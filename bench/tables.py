@@ -77,10 +77,15 @@ def _tables(document, marks):
         runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
         names = [c["name"] for c in document["contenders"]]
         has_ours = "fastattn" in names
-        columns = ["workload", *names, "<best peer", *(["faster", "limit"] if has_ours else [])]
+        columns = [
+            "workload",
+            *names,
+            "<best peer",
+            *(["best / fastattn", "fastattn / limit"] if has_ours else []),
+        ]
         rows = [_overview(run, marks, has_ours) for run in runs]
         yield f"{_threads(n_threads)}: shortest times", columns, rows
-        columns = ["workload", "<contender", "min / median", "rate", "limit", "of fastattn's"]
+        columns = ["workload", "<contender", "min / median", "rate", "rate / limit", "/ fastattn"]
         details = [_details(run, result) for run in runs for result in run["results"]]
         yield (
             f"{_threads(n_threads)}: details",
@@ -152,7 +157,7 @@ def _notes(document):
         " a call is timed from them to the finished output."
     )
     if "fastattn" in names:
-        yield "Faster: the best peer's minimum over fastattn's. Of fastattn's: each one's over it."
+        yield "Best / fastattn: ratio of the best peer's minimum and ours; above 1, we are faster."
     found = {}
     for run in runs:
         if run["limit"]:
@@ -164,7 +169,7 @@ def _notes(document):
         )
         yield (
             "Limit: share of the most that this machine did between the same rounds, by fastattn's"
-            f" code for {document['backend']}: {said}. A contender with wider vectors can exceed it."
+            f" {document['backend']} code: {said}. A contender with wider vectors can exceed it."
         )
     else:
         yield "No limit of the machine was measured: fastattn has no compiled extension here."

@@ -21,8 +21,8 @@ import fastattn
 
 __all__ = [
     "EXTRAS", "PROGRAM", "UsageError", "check_folder", "compiled_backends", "cpu_name",
-    "exit_status", "machine", "native", "native_problem", "natural", "positive", "thread_count", "unknown",
-    "usable_backend",
+    "exit_status", "machine", "native", "native_problem", "natural", "positive", "thread_count",
+    "unknown", "usable_backend",
 ]  # fmt: skip
 
 PROGRAM = "python -m fastattn"
