@@ -11,7 +11,6 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fastattn.__main__ import main as fastattn_main
@@ -24,6 +23,17 @@ if not (ROOT / "bench" / "peers.py").exists():
     pytest.skip("bench/ is not beside the tests", allow_module_level=True)
 sys.path.insert(0, str(ROOT))  # where `python -m bench.peers` finds it
 
+from fake_contenders import (  # noqa: E402
+    Dies,
+    Missing,
+    NaN,
+    NoImport,
+    Raises,
+    Refuses,
+    Wrong,
+    WrongFastAttn,
+)
+
 from bench import contenders, peers, rounds, tables, team  # noqa: E402
 
 PREFILL = Workload("tiny-prefill", "prefill", 2, 3, 3, 17, 17, 8)
@@ -31,74 +41,6 @@ CAUSAL = Workload("tiny-causal", "prefill", 1, 4, 2, 33, 33, 16, is_causal=True)
 DECODE = Workload("tiny-decode", "decode", 2, 6, 2, 1, 65, 8)
 TINY = (PREFILL, CAUSAL, DECODE)
 KNOWN = list(contenders.known())
-
-
-class Wrong(contenders.NumPy):
-    name, title = "wrong", "Wrong"
-
-    def prepare(self, workload, inputs):
-        prepared = super().prepare(workload, inputs)
-        return contenders.Prepared(lambda: prepared.call() + np.float32(1e-3))
-
-
-class WrongFastAttn(Wrong):
-    name = "fastattn"
-
-
-class NaN(contenders.NumPy):
-    name, title = "nan", "NaN"
-
-    def prepare(self, workload, inputs):
-        prepared = super().prepare(workload, inputs)
-        return contenders.Prepared(lambda: prepared.call() * np.float32(np.nan))
-
-
-class Missing(contenders.Contender):
-    name, title = "missing", "Missing"
-    packages, pip = ("no_such_package",), "no-such-package"
-
-
-class Refuses(contenders.NumPy):
-    name, title = "refuses", "Refuses"
-
-    def prepare(self, workload, inputs):
-        if workload.is_causal:
-            raise contenders.CannotDo("no causal mask")
-        return super().prepare(workload, inputs)
-
-
-class Raises(contenders.NumPy):
-    name, title = "raises", "Raises"
-
-    def prepare(self, workload, inputs):
-        if workload.name == "tiny-prefill":
-            raise ValueError("out of luck")
-        return super().prepare(workload, inputs)
-
-
-class NoImport(contenders.NumPy):
-    name, title = "no-import", "No import"
-
-    def __init__(self, n_threads):
-        raise ImportError("a library is too old")
-
-
-class Dies(contenders.NumPy):
-    """Its third call ends the process: the first gives the verdict, one warms, one is timed."""
-
-    name, title = "dies", "Dies"
-
-    def prepare(self, workload, inputs):
-        prepared, n_calls = super().prepare(workload, inputs), 0
-
-        def call():
-            nonlocal n_calls
-            n_calls += workload.name != "smallest"
-            if n_calls == 3:
-                os._exit(7)
-            return prepared.call()
-
-        return contenders.Prepared(call)
 
 
 @pytest.fixture
