@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Suites for pytest-benchmark; run ``pytest bench`` from the root of the source tree.
+"""Suites for pytest-benchmark, and the comparison with other systems; run from the source tree.
 
-Used by people who change a kernel and want histories, percentiles and comparisons between commits.
+``pytest bench`` is for people who change a kernel and want histories, percentiles and comparisons
+between commits; ``python -m bench.peers`` measures PyTorch, ONNX Runtime, OpenVINO and JAX as well.
 The quick look, with the machine's limits beside it, is ``python -m fastattn bench``.
 
 Nothing here gates anything by time: a slow run passes, a wrong result fails.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The workloads of the suites: the named ones of the package, and one shape with each option.
+"""The workloads of ``bench/``: the package's, one shape with each option, one at growing lengths.
 
-Used by the ``bench_*.py`` files.  It defines no named workload: those are in
+Used by the ``bench_*.py`` files and ``peers.py``.  It defines no named workload: those are in
 ``fastattn._cli.workloads``, where an installed wheel finds them as well.
 """
 
@@ -11,10 +11,16 @@ import numpy as np
 
 from fastattn._cli.workloads import WORKLOADS, Workload, by_name
 
-__all__ = ["OPTIONS", "OPTION_SHAPE", "WORKLOADS", "Workload", "by_name"]
+__all__ = ["LENGTHS", "OPTIONS", "OPTION_SHAPE", "WORKLOADS", "Workload", "by_name"]
 
 # Long enough for several tiles in both directions, short enough for NumPy.
 OPTION_SHAPE = Workload("options", "prefill", 1, 8, 8, 1024, 1024, 64)
+
+# One shape at growing lengths, for a curve; the named workload s8192 continues it.
+LENGTHS = tuple(
+    Workload(f"length-{n}", "prefill", 1, 4, 4, n, n, 64, quick=n <= 1024)
+    for n in (128, 256, 512, 1024, 2048, 4096)
+)
 
 
 def _mask(rng, shape):

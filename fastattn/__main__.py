@@ -7,7 +7,6 @@ Used by people, on the machine that they want to know about.  It only picks a co
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import fastattn
@@ -41,22 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         130: interrupted.
     """
     args = parser().parse_args(arguments)
-    try:
-        status = COMMANDS[args.command][0].run(args)
-        sys.stdout.flush()  # here, where a reader that has gone is understood
-        return status
-    except facts.UsageError as error:
-        print(f"{facts.PROGRAM} {args.command}: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except MemoryError:
-        print(f"{facts.PROGRAM} {args.command}: not enough memory", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # nobody reads on; keep Python from flushing into the pipe at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    command = COMMANDS[args.command][0]
+    return facts.exit_status(f"{facts.PROGRAM} {args.command}", lambda: command.run(args))
 
 
 if __name__ == "__main__":

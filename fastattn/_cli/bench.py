@@ -7,11 +7,11 @@ printing.  A slow result is never an error (a wrong one is: exit status 1).
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
-import os
-import platform
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ import fastattn
 
 from . import console, facts, measure, report, workloads
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "choose", "run"]
 
 # Seconds per workload, and the fewest and the most rounds.
 FULL, QUICK = (4.0, 3, 200), (1.0, 2, 20)
@@ -42,14 +42,22 @@ def add_arguments(parser) -> None:
         "--json", nargs="?", const="-", metavar="FILE", help="write JSON (to FILE, or instead)"
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the result (needs matplotlib)")
+    parser.add_argument(
+        "--peers",
+        nargs=argparse.REMAINDER,
+        help="beside PyTorch, ONNX Runtime, OpenVINO and JAX instead; what follows is for that"
+        " command (--peers --help), which is in the source tree only",
+    )
 
 
 def run(args) -> int:
     """Run the command; the exit status is 1 where a result is wrong."""
+    if args.peers is not None:
+        return _peers(args.peers)
     if args.list:
         report.print_list()
         return 0
-    chosen = _choose(args)
+    chosen = choose(args)
     backend = facts.usable_backend(args.backend) if args.backend else fastattn.get_backend()
     if args.plot:
         from . import plot
@@ -84,13 +92,28 @@ def run(args) -> int:
     return int(not all(result["is_correct"] for result in results))
 
 
+def _peers(arguments) -> int:
+    """Hand over to ``bench/peers.py`` of the source tree."""
+    root = Path(fastattn.__file__).parents[1]
+    if (root / "bench" / "peers.py").exists():
+        sys.path.insert(0, str(root))
+    try:
+        peers = import_module("bench.peers")
+    except ModuleNotFoundError:
+        raise facts.UsageError(
+            "--peers: not found. It is bench/peers.py of the source tree, which no wheel holds:"
+            " run this, or python -m bench.peers, in the root of the tree"
+        ) from None
+    return peers.main(arguments)
+
+
 def _show(step, done, name, n_rounds) -> None:
     """Tell the progress bar where the measuring is."""
     step(done, f"{name}, round {n_rounds + 1}")
 
 
-def _choose(args):
-    """The workloads to run."""
+def choose(args) -> list:
+    """The workloads that ``--workload`` and ``--quick`` ask for."""
     if not args.workload:
         return [w for w in workloads.WORKLOADS if w.quick or not args.quick]
     try:
@@ -103,16 +126,9 @@ def _choose(args):
 def _describe_run(backend, n_threads, args) -> dict:
     """The JSON document, its list of workloads still empty."""
     return {
-        "fastattn": fastattn.__version__,
+        **facts.machine(),
         "backend": backend,
         "n_threads": n_threads,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "cpu": facts.cpu_name(),
-        "n_cpus": os.cpu_count(),
-        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
         "threads_given": args.threads is not None,
         "quick": args.quick,
         "seed": args.seed,

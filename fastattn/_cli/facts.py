@@ -11,14 +11,18 @@ import argparse
 import difflib
 import os
 import platform
+import sys
 from importlib import import_module
 from pathlib import Path
+
+import numpy as np
 
 import fastattn
 
 __all__ = [
     "EXTRAS", "PROGRAM", "UsageError", "check_folder", "compiled_backends", "cpu_name",
-    "native", "native_problem", "natural", "positive", "thread_count", "unknown", "usable_backend",
+    "exit_status", "machine", "native", "native_problem", "natural", "positive", "thread_count",
+    "unknown", "usable_backend",
 ]  # fmt: skip
 
 PROGRAM = "python -m fastattn"
@@ -77,6 +81,20 @@ def cpu_name() -> str:
     return (names[0] if names else platform.processor()) or "unknown"
 
 
+def machine() -> dict:
+    """What a reader of figures has to know about the machine and what runs on it."""
+    return {
+        "fastattn": fastattn.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "n_cpus": os.cpu_count(),
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
+    }
+
+
 def unknown(what: str, name: str, known: list) -> str:
     """The message for a name that does not exist."""
     close = difflib.get_close_matches(name, known, 1)
@@ -117,3 +135,36 @@ def check_folder(option: str, path: str) -> None:
         raise UsageError(f"{option}: expected the name of a file, got the folder {path}")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{option}: cannot write into {folder}")
+
+
+def exit_status(program: str, run) -> int:
+    """Run a command and tell a shell how it went.
+
+    Parameters
+    ----------
+    program : str
+        What the user typed, for messages.
+    run : callable
+        Returns the exit status of a command that could be carried out.
+
+    Returns
+    -------
+    int
+        2: the request cannot be carried out; 130: interrupted; else see ``fastattn.__main__``.
+    """
+    try:
+        status = run()
+        sys.stdout.flush()  # here, where a reader that has gone is understood
+        return status
+    except UsageError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except MemoryError:
+        print(f"{program}: not enough memory", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # nobody reads on; keep Python from flushing into the pipe at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -11,6 +11,7 @@ is a ratio of minima (or medians) over the same rounds.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -21,7 +22,10 @@ import fastattn
 
 from . import oracle
 
-__all__ = ["Accuracy", "Ceiling", "Samples", "accuracy", "caller", "rounds"]
+__all__ = [
+    "Accuracy", "Ceiling", "Samples", "accuracy", "caller", "judge", "repeats", "rounds",
+    "sample_rows", "take_turns",
+]  # fmt: skip
 
 SAMPLE_SECONDS = 1e-3  # shorter calls are repeated until a sample takes this long
 SETTLE_SECONDS = 0.15  # a BLAS keeps its threads spinning after a call, on the cores of who is next
@@ -35,6 +39,11 @@ class Samples:
     """The samples of one contender (seconds per call) or of one limit (units per second)."""
 
     values: list = field(default_factory=list)
+
+    def add(self, value) -> None:
+        """Append a value; None is none."""
+        if value is not None:
+            self.values.append(value)
 
     @property
     def min(self) -> float:
@@ -124,18 +133,49 @@ def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None
     limit : Samples
         Units per second; empty without a `ceiling`.
     """
-    times, limit = {name: Samples() for name in backends}, Samples()
-    repeats = {name: _repeats(call, name) for name in backends}
+    samplers = {}
+    for name in backends:
+        sample = functools.partial(_sample, call, name)
+        samplers[name] = functools.partial(sample, repeats(sample))
+    return take_turns(
+        samplers, ceiling, seconds=seconds, at_least=at_least, at_most=at_most, on_round=on_round
+    )
+
+
+def _settle() -> None:
+    """Wait until the threads of whoever was measured last sleep."""
+    time.sleep(SETTLE_SECONDS)
+
+
+def take_turns(samplers, ceiling, *, seconds, at_least, at_most, settle=_settle, on_round=None):
+    """Take one sample of each contender, and of the limit before it, round by round.
+
+    Parameters
+    ----------
+    samplers : dict of str to callable
+        Each returns the seconds per call of one sample; None where there is nothing to add.
+    ceiling : Ceiling or None
+        A limit whose sample is None is not added either.
+    seconds, at_least, at_most, on_round
+        As for :func:`rounds`.
+    settle : callable
+        Called before each contender's turn.
+
+    Returns
+    -------
+    times, limit
+        As for :func:`rounds`.
+    """
+    times, limit = {name: Samples() for name in samplers}, Samples()
     start = time.perf_counter()
     for done in range(at_most):
         elapsed = time.perf_counter() - start
         if done >= at_least and elapsed * (done + 1) / done > seconds:
             break
-        for name in backends:
-            time.sleep(SETTLE_SECONDS)
-            if ceiling is not None:
-                limit.values.append(ceiling.sample())
-            times[name].values.append(_sample(call, name, repeats[name]))
+        for name, sample in samplers.items():
+            settle()
+            limit.add(ceiling and ceiling.sample())
+            times[name].add(sample())
         if on_round is not None:
             on_round(done + 1)
     return times, limit
@@ -150,11 +190,17 @@ def _sample(call, backend, n_calls) -> float:
         return (time.perf_counter() - start) / n_calls
 
 
-def _repeats(call, backend) -> int:
-    """How many calls make a sample that the clock resolves; also warms everything up."""
+def repeats(sample) -> int:
+    """How many calls make a sample that the clock resolves; also warms everything up.
+
+    Parameters
+    ----------
+    sample : callable
+        ``sample(n_calls)`` returns the seconds per call, the mean of `n_calls`.
+    """
     n_calls = 1
     while True:
-        seconds = _sample(call, backend, n_calls) * n_calls
+        seconds = sample(n_calls) * n_calls
         if seconds >= SAMPLE_SECONDS:
             return n_calls
         n_calls *= 2 if seconds > SAMPLE_SECONDS / 10 else 10
@@ -171,14 +217,23 @@ class Accuracy:
 
 def accuracy(workload, inputs, out, rng) -> Accuracy:
     """Compare the output of a workload with float64, on a sample of the rows where it is large."""
+    rows = sample_rows(workload, rng)
+    expected = oracle.attention(**inputs, **workload.options, rows=rows)
+    return judge(out[..., rows, :], expected)
+
+
+def sample_rows(workload, rng) -> np.ndarray:
+    """The query rows to compare: all, or the first, the last and some of the others."""
     per_row = workload.batch * workload.n_q_heads * workload.n_keys * workload.head_size
     n_rows = min(workload.n_queries, max(4, ORACLE_PRODUCTS // per_row))
-    rows = np.arange(workload.n_queries)
-    if n_rows < workload.n_queries:  # the first and the last row, and some of the others
-        inner = 1 + rng.permutation(workload.n_queries - 2)[: n_rows - 2]
-        rows = np.sort(np.concatenate([[0, workload.n_queries - 1], inner]))
-    expected = oracle.attention(**inputs, **workload.options, rows=rows)
-    result = out[..., rows, :]
+    if n_rows == workload.n_queries:
+        return np.arange(n_rows)
+    inner = 1 + rng.permutation(workload.n_queries - 2)[: n_rows - 2]
+    return np.sort(np.concatenate([[0, workload.n_queries - 1], inner]))
+
+
+def judge(result, expected) -> Accuracy:
+    """Compare rows of an output, ``(batch, heads, rows, head size)``, with those expected."""
     is_correct = oracle.compare(result, expected, "out").error <= 1
     max_error = float(np.abs(result - expected.out).max())
-    return Accuracy(max_error, is_correct, workload.batch * workload.n_q_heads * n_rows)
+    return Accuracy(max_error, is_correct, int(np.prod(result.shape[:-1])))

@@ -11,7 +11,7 @@ import math
 from . import console, facts, workloads
 from .workloads import UNITS
 
-__all__ = ["print_list", "print_report"]
+__all__ = ["LIMITS", "print_list", "print_report", "span", "three_digits", "times"]
 
 LIMITS = {"prefill": "multiply-add", "decode": "memory read"}
 
@@ -21,8 +21,8 @@ def print_list() -> None:
     rows = []
     for workload in workloads.WORKLOADS:
         needs = {
-            "prefill": f"{_three_digits(workload.flops / 1e9)} GFLOP",
-            "decode": f"{_three_digits(workload.bytes / 1e6)} MB",
+            "prefill": f"{three_digits(workload.flops / 1e9)} GFLOP",
+            "decode": f"{three_digits(workload.bytes / 1e6)} MB",
         }.get(workload.kind, "")
         quick = "yes" if workload.quick else ""
         rows.append([workload.name, workload.title, workload.kind, needs, quick])
@@ -49,10 +49,10 @@ def _cells(result, is_alone) -> dict:
     share = result["share_of_limit"]
     return {
         "workload": result["name"],
-        "fastattn": "" if is_alone else _times(result["min_s"], result["median_s"]),
-        "numpy": _times(result["numpy_min_s"], result["numpy_median_s"]),
-        "faster": "" if is_alone else f"{_three_digits(result['speed_up'])}x",
-        "rate": f"{_three_digits(result['rate'] / 1e9)} {unit}" if result["rate"] else "",
+        "fastattn": "" if is_alone else times(result["min_s"], result["median_s"]),
+        "numpy": times(result["numpy_min_s"], result["numpy_median_s"]),
+        "faster": "" if is_alone else f"{three_digits(result['speed_up'])}x",
+        "rate": f"{three_digits(result['rate'] / 1e9)} {unit}" if result["rate"] else "",
         "limit": f"{share:.0%}" if share else "",
         "error": f"{result['max_error']:.0e}" + ("" if result["is_correct"] else " WRONG"),
     }
@@ -69,7 +69,7 @@ def _notes(document):
         if result["limit"]:
             measured.setdefault(result["kind"], []).append(result["limit"] / 1e9)
     if measured:
-        found = [f"{LIMITS[kind]} {_span(v)} {UNITS[kind]}" for kind, v in measured.items()]
+        found = [f"{LIMITS[kind]} {span(v)} {UNITS[kind]}" for kind, v in measured.items()]
         yield f"Limit: share of what this machine did between the same rounds: {', '.join(found)}."
     elif is_alone:
         problem = facts.native_problem() or "it was not asked for"
@@ -88,21 +88,21 @@ def _notes(document):
         yield f"The machine was busy at the start: load {document['load_average']:.1f}."
 
 
-def _times(*seconds) -> str:
+def times(*seconds) -> str:
     """Two times in the unit of the first, such as ``"2.10 / 2.25 ms"``."""
     for factor, unit in ((1e6, "us"), (1e3, "ms"), (1, "s")):
         if seconds[0] * factor < 1000 or unit == "s":
-            return " / ".join(_three_digits(s * factor) for s in seconds) + f" {unit}"
+            return " / ".join(three_digits(s * factor) for s in seconds) + f" {unit}"
     raise AssertionError("unreachable")
 
 
-def _span(numbers) -> str:
+def span(numbers) -> str:
     """The smallest and the largest of the numbers."""
-    ends = dict.fromkeys(map(_three_digits, (min(numbers), max(numbers))))
+    ends = dict.fromkeys(map(three_digits, (min(numbers), max(numbers))))
     return " to ".join(ends)
 
 
-def _three_digits(number) -> str:
+def three_digits(number) -> str:
     """Three significant digits without an exponent."""
     if number <= 0:
         return "0"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""One workload, all contenders: inputs, verdicts, rounds of one sample of each, and the limit.
+
+Used by ``bench/peers.py``.  It starts no process (``bench/team.py`` does) and prints nothing; how
+turns are taken is in ``fastattn._cli.measure``, as for ``python -m fastattn bench``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+import fastattn
+from fastattn._cli import facts, measure, oracle
+
+from .team import Failed
+
+__all__ = ["run_workload"]
+
+
+class _NoCeiling:
+    """Empties the caches as the memory limit does, where the extension that measures it is not."""
+
+    def __init__(self):
+        self._buffer = np.ones(measure.READ_BYTES // 4, np.float32)
+
+    def sample(self):
+        self._buffer.max()
+
+
+def _ceiling(workload, n_threads):
+    """The limit that the workload runs into, or what stands in for it."""
+    native, backend = facts.native(), fastattn.backends()[0]
+    if native is not None and workload.amount:
+        return measure.Ceiling(native, workload.kind, backend, n_threads)
+    return _NoCeiling() if workload.kind == "decode" else None
+
+
+def run_workload(team, workload, seed, budget, on_round=None) -> dict:
+    """Measure one workload with one team.
+
+    Parameters
+    ----------
+    team : Team
+    workload : Workload
+    seed : int
+    budget : dict
+        ``seconds``, ``at_least``, ``at_most`` of :func:`measure.take_turns`.
+    on_round : callable, optional
+        Called with the number of rounds done.
+
+    Returns
+    -------
+    dict
+        One entry of ``runs`` in the JSON document; times in seconds, rates in flop/s or bytes/s.
+    """
+    rng = np.random.default_rng([seed, 1])
+    rows = measure.sample_rows(workload, rng)
+    inputs = workload.make(np.random.default_rng(seed))
+    expected = oracle.attention(**inputs, **workload.options, rows=rows)
+    del inputs
+    results = {m.name: _prepare(m, workload, seed, rows, expected) for m in team.members}
+    samplers = {m.name: m.sample for m in team.members if results[m.name]["status"] == "ok"}
+    times, limit = measure.take_turns(
+        samplers,
+        _ceiling(workload, team.n_threads),
+        settle=team.settle,
+        on_round=on_round,
+        **budget,
+    )
+    top = limit.max if limit.values else None
+    for member in team.members:
+        if member.failure:
+            results[member.name].update(status="failed", reason=member.failure)
+        elif member.name in times:
+            results[member.name].update(_figures(times[member.name], workload, top))
+    _compare(results)
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "kind": workload.kind,
+        "flops": workload.flops,
+        "bytes": workload.bytes,
+        "n_queries": workload.n_queries,
+        "n_rows": workload.n_rows,
+        "n_rows_compared": math.prod(expected.lse.shape),
+        "n_threads": team.n_threads,
+        "n_rounds": max((len(samples.values) for samples in times.values()), default=0),
+        "limit": top,
+        "limit_median": limit.median if limit.values else None,
+        "results": list(results.values()),
+    }
+
+
+def _prepare(member, workload, seed, rows, expected) -> dict:
+    """Make one contender ready and judge its output; its entry in the results, without times."""
+    entry = dict.fromkeys(
+        (
+            "reason",
+            "note",
+            "min_s",
+            "median_s",
+            "samples_s",
+            "rate",
+            "share_of_limit",
+            "times_fastattn",
+        )
+        + ("peak_bytes", "max_error")
+    )
+    entry = {"contender": member.name, "status": "ok", **entry}
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "rows.npy")
+        fields = dataclasses.asdict(workload)
+        try:
+            found = member.ask("prepare", workload=fields, seed=seed, rows=rows.tolist(), file=file)
+        except Failed as failure:
+            return entry | {"status": "failed", "reason": str(failure)}
+        if "cannot" in found:
+            return entry | {"status": "cannot", "reason": found["cannot"]}
+        accuracy = measure.judge(np.load(file), expected)
+    entry |= {"note": found["note"] or None, "peak_bytes": found["peak_bytes"]}
+    entry["max_error"] = accuracy.max_error if math.isfinite(accuracy.max_error) else None
+    if not accuracy.is_correct:
+        entry |= {"status": "wrong", "reason": "the result is off by more than the tolerance"}
+    return entry
+
+
+def _figures(samples, workload, top) -> dict:
+    rate = workload.amount and workload.amount / samples.min
+    return {
+        "min_s": samples.min,
+        "median_s": samples.median,
+        "samples_s": samples.values,
+        "rate": rate,
+        "share_of_limit": rate / top if rate and top else None,
+    }
+
+
+def _compare(results) -> None:
+    """Add the ratio of the minima to fastattn's, where there is one."""
+    ours = results.get("fastattn", {}).get("min_s")
+    for entry in results.values():
+        if ours and entry["min_s"]:
+            entry["times_fastattn"] = entry["min_s"] / ours

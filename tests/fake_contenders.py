@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+# Contenders that are wrong, refuse, fail or die.
+# Used by test_peers.py, and imported by the processes in which the comparison runs them.
+# They test nothing themselves; without the folder bench/ this file cannot be imported.
+"""What a comparison must be able to stand."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from bench import contenders
+
+
+class Wrong(contenders.NumPy):
+    name, title = "wrong", "Wrong"
+
+    def prepare(self, workload, inputs):
+        prepared = super().prepare(workload, inputs)
+        return contenders.Prepared(lambda: prepared.call() + np.float32(1e-3))
+
+
+class WrongFastAttn(Wrong):
+    name = "fastattn"
+
+
+class NaN(contenders.NumPy):
+    name, title = "nan", "NaN"
+
+    def prepare(self, workload, inputs):
+        prepared = super().prepare(workload, inputs)
+        return contenders.Prepared(lambda: prepared.call() * np.float32(np.nan))
+
+
+class Missing(contenders.Contender):
+    name, title = "missing", "Missing"
+    packages, pip = ("no_such_package",), "no-such-package"
+
+
+class Refuses(contenders.NumPy):
+    name, title = "refuses", "Refuses"
+
+    def prepare(self, workload, inputs):
+        if workload.is_causal:
+            raise contenders.CannotDo("no causal mask")
+        return super().prepare(workload, inputs)
+
+
+class Raises(contenders.NumPy):
+    name, title = "raises", "Raises"
+
+    def prepare(self, workload, inputs):
+        if workload.name == "tiny-prefill":
+            raise ValueError("out of luck")
+        return super().prepare(workload, inputs)
+
+
+class NoImport(contenders.NumPy):
+    name, title = "no-import", "No import"
+
+    def __init__(self, n_threads):
+        raise ImportError("a library is too old")
+
+
+class Dies(contenders.NumPy):
+    """Its third call ends the process: the first gives the verdict, one warms, one is timed."""
+
+    name, title = "dies", "Dies"
+
+    def prepare(self, workload, inputs):
+        prepared, n_calls = super().prepare(workload, inputs), 0
+
+        def call():
+            nonlocal n_calls
+            n_calls += workload.name != "smallest"
+            if n_calls == 3:
+                os._exit(7)
+            return prepared.call()
+
+        return contenders.Prepared(call)
