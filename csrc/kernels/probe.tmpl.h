@@ -65,9 +65,9 @@ static int FA_NAME(probe)(const char *op, const float *a, const float *b, const 
     return 1;
 }
 
-/* FA_CHAINS independent chains: enough to hide the latency of two FMA units on every machine. */
+/* Independent chains: as many as a register block has sums, which hides the latency of all FMA units. */
 static double FA_NAME(ceiling_fma)(int64_t n_rounds) {
-    enum { CHAINS = 12 };
+    enum { CHAINS = FA_MR * FA_NV > 12 ? FA_MR * FA_NV : 12 };
     vf acc[CHAINS], a = vf_set1(0.999999f), b = vf_set1(1e-6f), sum = vf_set1(0.0f);
     for (int i = 0; i < CHAINS; i++) acc[i] = vf_set1((float)i);
     for (int64_t n = 0; n < n_rounds; n++)
