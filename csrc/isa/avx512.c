@@ -5,7 +5,8 @@
 #include "kernels/kernels.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
-#ifdef FA_SIMDE /* a test build whose intrinsics are functions over AVX2: tests/c/avx512_simde.h */
+#ifdef FA_SIMDE /* a test build whose intrinsics are functions over AVX2: see tests/c */
+#include <avx512_simde.h>
 #define FA_TARGET "avx2,fma"
 #else
 #include <immintrin.h>

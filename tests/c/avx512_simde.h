@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * AVX-512 on machines without it: the intrinsics of vec/avx512.h as functions over AVX2, by SIMD
- * Everywhere.  Put before every file by `-include tests/c/avx512_simde.h -mavx2 -mfma`; the backend
- * avx512 then asks for AVX2 only.  It shows what the instructions mean, not how fast they are. */
-#ifndef FA_SIMDE
-#define FA_SIMDE
+ * Everywhere.  Included by isa/avx512.c in a build with `-DFA_SIMDE -Itests/c -mavx2 -mfma`, whose
+ * backend avx512 asks for AVX2 only.  It shows what the instructions mean, not how fast they are. */
+#ifndef AVX512_SIMDE_H
+#define AVX512_SIMDE_H
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>

@@ -21,6 +21,15 @@
 
 #define N_ELEMENTS(array) ((int)(sizeof(array) / sizeof *(array)))
 
+#ifndef __has_feature /* gcc before 14 */
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { SLOW = 4 }; /* the fewer cases */
+#else
+enum { SLOW = 1 };
+#endif
+
 static int backend;       /* the one under test */
 static int64_t n_checked; /* values compared by the running test */
 
@@ -581,7 +590,7 @@ static void test_decode_at_the_edges_of_tiles(void) {
                   2 * (int)plan.key_chunk + 5};
     CHECK(plan.is_decode, "plan");
     for (int y = 0; y < N_ELEMENTS(keys); y++)
-        for (int group = 1; group <= 8; group++) {
+        for (int group = 1; group <= 8; group += SLOW) {
             p.n_keys = keys[y];
             p.q_heads = 2 * group;
             p.kv_heads = 2;
@@ -627,18 +636,18 @@ static problem random_problem(void) {
 }
 
 static void test_options(void) {
-    for (int i = 0; i < 250; i++) {
+    for (int i = 0; i < 160 / SLOW; i++) {
         problem p = random_problem();
-        check_call(&p, 1 + p.n_queries / 16);
+        check_call(&p, 1 + p.n_queries / 6);
     }
 }
 
 static void test_hidden_nan_stays_hidden(void) {
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < 80 / SLOW; i++) {
         problem p = random_problem();
         p.poison = 1;
         if (i % 2) p.is_causal = 1, p.q_offset = 0, p.n_keys = p.n_queries + 2;
-        check_call(&p, 1 + p.n_queries / 16);
+        check_call(&p, 1 + p.n_queries / 6);
     }
 }
 
