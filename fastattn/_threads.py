@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from . import _validate
+from . import _check_options
 
-MAX_THREADS = _validate.MAX_THREADS
+MAX_THREADS = _check_options.MAX_THREADS
 
 _process: int | None = None  # what set_num_threads said
 # what threads(n) said in this context: (n, what held outside of it); a stack that needs no object
@@ -64,7 +64,7 @@ def set_num_threads(n: int) -> None:
         `n` is out of range.
     """
     global _process
-    _process = _validate.thread_count(n)
+    _process = _check_options.thread_count(n)
 
 
 class threads:
@@ -94,7 +94,7 @@ class threads:
     """
 
     def __init__(self, n: int) -> None:
-        self._n = _validate.thread_count(n)
+        self._n = _check_options.thread_count(n)
 
     def __enter__(self) -> None:
         _context.set((self._n, _context.get()))

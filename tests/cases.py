@@ -10,6 +10,7 @@ import os
 import random
 
 SEED = int(os.environ.get("FASTATTN_TEST_SEED") or random.SystemRandom().randrange(2**31))
+os.environ["FASTATTN_TEST_SEED"] = str(SEED)  # pytest-xdist's workers must agree on the tests
 EXHAUSTIVE = os.environ.get("FASTATTN_TEST_EXHAUSTIVE", "") not in ("", "0")
 
 
