@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The vector vocabulary on AVX-512 (F, BW, DQ, VL): 16 lanes.  The contract of each wrapper is in
- * vec/scalar.h.  Used by isa/avx512.c, inside its target region.  Speed was not measured yet. */
+ * vec/scalar.h.  Used by isa/avx512.c, inside its target region. */
 
 #define VF_LANES 16
 
