@@ -56,10 +56,10 @@ static uint32_t draw(void) {
 
 static int draw_below(int n) { return (int)(draw() % (uint32_t)n); }
 
-static float draw_float(void) { /* mean 0, deviation 1, near enough to normal */
+static float draw_float(void) { /* about normal: mean 0, deviation 1.1; all bits in use */
     float sum = 0.0f;
     for (int i = 0; i < 3; i++) sum += (float)(draw() & 0xffff) * 0x1p-15f - 1.0f;
-    return sum;
+    return sum * 1.1f;
 }
 
 /* ---- Wrappers ---- */
