@@ -113,7 +113,8 @@ def check_registers(module):
         if isa and WIDE[isa].search(instruction):
             uses[isa] = uses.get(isa, 0) + 1
     print(f"instructions with wide registers: {uses}")
-    check(uses.get("avx2"), "no AVX2 code at all: stripped, or built without it?")
+    for isa in WIDE:
+        check(uses.get(isa), f"no {isa} code at all: stripped, or built without it?")
 
 
 def main():

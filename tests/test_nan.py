@@ -81,6 +81,19 @@ def test_nan_in_a_value(backend, rng, dtype, shape):
     assert_rows_kept(backend, got, clean, ~rows, dtype)
 
 
+@pytest.mark.parametrize("queries, heads", [(3, 3), (40, 3)])
+def test_hidden_keys_of_a_nan_row_have_weight_zero(backend, rng, queries, heads):
+    """Also where only other rows of its block see them."""
+    q, k, v = qkv(rng, heads=heads, queries=queries, keys=84)
+    k[..., 83, 0] = np.nan
+    offset = 84 - queries
+    options = {"window": (12, None), "q_offset": offset}
+    _, weights = sdpa(q, k, v, return_weights=True, **options)
+    sees = np.arange(84) >= np.arange(queries)[:, None] + offset - 12
+    assert_bits_equal(np.isnan(weights), np.broadcast_to(sees, weights.shape))
+    assert not weights[..., ~sees].any()
+
+
 def hidden_forms(queries, keys, first):
     """Options that hide the keys from `first` on, from every row."""
     open_ = np.arange(keys) < first

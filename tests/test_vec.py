@@ -21,6 +21,11 @@ def ulps(got, expected):
     return np.abs(got - expected) / np.spacing(np.abs(expected).astype(f32)).astype(np.float64)
 
 
+def every_float(step):
+    """Every `step`-th of all 2**32 floats, NaN and subnormals included."""
+    return np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32).view(f32)
+
+
 def pairs():
     a, b = np.meshgrid(SPECIAL, SPECIAL)
     return a.ravel().copy(), b.ravel().copy()
@@ -38,6 +43,14 @@ def test_fma_is_a_times_b_plus_c(probe, rng):
     a, b, c = rng.standard_normal((3, 1003)).astype(f32)
     exact = a.astype(np.float64) * b + c
     assert np.max(np.abs(probe("fma", a, b, c) - exact)) <= 2.0**-20  # two roundings
+
+
+@pytest.mark.parametrize("name", native.backend_names())
+def test_fma_rounds_once_where_the_machine_has_it(name):
+    """(1 + 2^-12)^2 - (1 + 2^-11) is 2^-24, which a rounded product loses."""
+    a, c = np.full((2, 19), 1 + 2.0**-12, f32), np.full(19, -1 - 2.0**-11, f32)
+    got = native.probe(name, "fma", a[0], a[1], c)
+    np.testing.assert_array_equal(got, np.full(19, 0 if name == "scalar" else 2.0**-24, f32))
 
 
 def test_max_returns_the_second_where_either_is_nan(probe):
@@ -79,13 +92,23 @@ def test_operations_across_lanes(probe, rng):
     np.testing.assert_array_equal(probe("transpose", square.ravel()), square.swapaxes(1, 2).ravel())
 
 
+def test_sums_across_lanes_are_pairs_of_halves(probe, rng):
+    """The order of additions is part of the contract: halves, then quarters, ..."""
+    lanes = int(probe("lanes", np.zeros(1, f32))[0])
+    x = rng.standard_normal(50 * lanes).astype(f32)
+    sums = x.reshape(-1, lanes)
+    while sums.shape[1] > 1:
+        sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
+    np.testing.assert_array_equal(probe("hsum", x), np.repeat(sums.ravel(), lanes))
+
+
 def test_bytes_become_truth_values(probe):
     raw = np.array([0, 1, 255, 128, 0, 0, 2, 64] * 8, np.uint8)
     got = probe("bytes", np.concatenate([raw.view(f32), np.zeros(48, f32)]))
     np.testing.assert_array_equal(got[:64], (raw != 0).astype(f32))
 
 
-@pytest.mark.parametrize("n", [0, 1, 3, 7, 8, 9, 15, 17])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33])
 def test_parts_touch_the_first_floats_only(probe, n):
     x = np.arange(1, n + 1, dtype=f32)
     np.testing.assert_array_equal(probe("add", x, x), 2 * x)
@@ -95,6 +118,18 @@ def test_exp2_is_within_2_ulp(probe):
     x = np.concatenate([np.linspace(-126, 127.4, 400_001), -np.logspace(-30, 2.09, 100_001)])
     x = np.concatenate([x, np.linspace(-1, 1, 300_001)]).astype(f32)
     assert np.max(ulps(probe("exp2", x), np.exp2(x.astype(np.float64)))) <= 2.0
+
+
+def test_exp2_over_all_floats(probe):
+    """Each of the three promises over the whole range: 2 ulp, exactly 0 below -126, NaN stays."""
+    x = every_float(1009)
+    got = probe("exp2", x)
+    with np.errstate(invalid="ignore"):
+        small, middle = x < -126, (x >= -126) & (x <= 127.5)
+    assert small.any() and middle.any() and np.isnan(x).any()
+    assert got[small].tobytes() == bytes(4 * small.sum())  # +0
+    assert np.isnan(got[np.isnan(x)]).all()
+    assert np.max(ulps(got[middle], np.exp2(x[middle].astype(np.float64)))) <= 2.0
 
 
 def test_exp2_at_the_edges(probe):
@@ -108,6 +143,13 @@ def test_tanh_is_within_3_ulp_also_near_zero(probe):
     x = np.concatenate([np.linspace(-12, 12, 300_001), np.logspace(-37, 1.5, 200_001)])
     x = np.concatenate([x, -np.logspace(-37, 30, 100_001)]).astype(f32)
     assert np.max(ulps(probe("tanh", x), np.tanh(x.astype(np.float64)))) <= 3.0
+
+
+def test_tanh_over_all_floats(probe):
+    x = every_float(2003)
+    got, nan = probe("tanh", x), np.isnan(x)
+    assert np.isnan(got[nan]).all()
+    assert np.max(ulps(got[~nan], np.tanh(x[~nan].astype(np.float64)))) <= 3.0
 
 
 def test_tanh_at_the_edges(probe):

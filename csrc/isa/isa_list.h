@@ -7,14 +7,23 @@
 #ifndef FA_ISA_LIST_H
 #define FA_ISA_LIST_H
 
-#if defined(__x86_64__) || defined(_M_X64)
-#define FA_LIST_X86(X) X(avx2, FA_CPU_AVX2 | FA_CPU_FMA)
+#ifdef FA_SIMDE /* a test build: see isa/avx512.c */
+#define FA_NEEDS_AVX512 (FA_CPU_AVX2 | FA_CPU_FMA)
 #else
-#define FA_LIST_X86(X)
+#define FA_NEEDS_AVX512 FA_CPU_AVX512
 #endif
 
-#define FA_ISA_LIST(X) \
-    FA_LIST_X86(X)     \
+#if defined(__x86_64__) || defined(_M_X64)
+#define FA_ISA_LIST(X)                \
+    X(avx512, FA_NEEDS_AVX512)        \
+    X(avx2, FA_CPU_AVX2 | FA_CPU_FMA) \
     X(scalar, 0)
+#elif (defined(__aarch64__) && !defined(__ARM_BIG_ENDIAN)) || defined(_M_ARM64)
+#define FA_ISA_LIST(X)   \
+    X(neon, FA_CPU_NEON) \
+    X(scalar, 0)
+#else
+#define FA_ISA_LIST(X) X(scalar, 0)
+#endif
 
 #endif

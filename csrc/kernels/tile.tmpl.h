@@ -44,24 +44,33 @@ FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *pan
 }
 
 /* Runs body(mr) for a literal mr <= FA_MR equal to n. */
-#if FA_MR > 6
-#error "extend FA_ROWS_SWITCH to the register block of this instruction set"
-#endif
 #define FA_ROWS_CASE(mr, body) \
     case mr:                   \
         body(mr);              \
         break;
-#if FA_MR > 4
-#define FA_ROWS_MORE(body) FA_ROWS_CASE(5, body) FA_ROWS_CASE(6, body)
+#define FA_ROWS_4(body) \
+    FA_ROWS_CASE(1, body) FA_ROWS_CASE(2, body) FA_ROWS_CASE(3, body) FA_ROWS_CASE(4, body)
+#define FA_ROWS_5(body) FA_ROWS_4(body) FA_ROWS_CASE(5, body)
+#define FA_ROWS_6(body) FA_ROWS_5(body) FA_ROWS_CASE(6, body)
+#define FA_ROWS_10(body) \
+    FA_ROWS_6(body)      \
+    FA_ROWS_CASE(7, body) FA_ROWS_CASE(8, body) FA_ROWS_CASE(9, body) FA_ROWS_CASE(10, body)
+#define FA_ROWS_14(body) \
+    FA_ROWS_10(body)     \
+    FA_ROWS_CASE(11, body) FA_ROWS_CASE(12, body) FA_ROWS_CASE(13, body) FA_ROWS_CASE(14, body)
+#if FA_MR == 4
+#define FA_ROWS_CASES FA_ROWS_4
+#elif FA_MR == 5
+#define FA_ROWS_CASES FA_ROWS_5
+#elif FA_MR == 6
+#define FA_ROWS_CASES FA_ROWS_6
+#elif FA_MR == 14
+#define FA_ROWS_CASES FA_ROWS_14
 #else
-#define FA_ROWS_MORE(body)
+#error "give FA_ROWS_CASES the rows of this instruction set's register block"
 #endif
-#define FA_ROWS_SWITCH(n, body)                                                         \
-    switch (n) {                                                                        \
-        FA_ROWS_CASE(1, body)                                                           \
-        FA_ROWS_CASE(2, body)                                                           \
-        FA_ROWS_CASE(3, body) FA_ROWS_CASE(4, body) FA_ROWS_MORE(body) default : break; \
-    }
+#define FA_ROWS_SWITCH(n, body) \
+    switch (n) { FA_ROWS_CASES(body) default : break; }
 
 /* s = q k^T for a block of rows and packed keys.  Panels outside, rows inside: one panel stays in
  * the first-level cache while all rows of the block pass over it. */

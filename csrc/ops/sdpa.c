@@ -53,11 +53,11 @@ static void careful_row(const fa_task *t, int i) {
     if (c.any && !c.nan) careful_pass(t, &c, FA_CAREFUL_SUM);
     t->job->kernels->careful_finish(&c);
     if (!c.weights) return;
-    c.nan = 0; /* keys that are hidden have weight 0 all the same, the others become NaN */
-    if (c.any)
-        careful_pass(t, &c, FA_CAREFUL_WEIGHTS);
-    else
-        memset(c.weights, 0, (size_t)d->n_keys * sizeof *c.weights);
+    /* Keys that are hidden have weight 0 all the same, the others become NaN.  Beyond the row's range
+     * the fast path may have left NaN, where other rows of the block look. */
+    c.nan = 0;
+    memset(c.weights, 0, (size_t)d->n_keys * sizeof *c.weights);
+    if (c.any) careful_pass(t, &c, FA_CAREFUL_WEIGHTS);
 }
 
 /* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * AVX-512 on machines without it: the intrinsics of vec/avx512.h as functions over AVX2, by SIMD
+ * Everywhere.  Included by isa/avx512.c in a build with `-DFA_SIMDE -Itests/c -mavx2 -mfma`, whose
+ * backend avx512 asks for AVX2 only.  It shows what the instructions mean, not how fast they are. */
+#ifndef AVX512_SIMDE_H
+#define AVX512_SIMDE_H
+
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+
+/* What version 0.7.4 lacks, by Intel's description of each. */
+static inline simde__m512 fa_maskz_loadu_ps(simde__mmask16 k, const float *p) {
+    float lanes[16] = {0};
+    for (int i = 0; i < 16; i++)
+        if (k >> i & 1) lanes[i] = p[i];
+    return simde_mm512_loadu_ps(lanes);
+}
+static inline void fa_mask_storeu_ps(float *p, simde__mmask16 k, simde__m512 a) {
+    float lanes[16];
+    simde_mm512_storeu_ps(lanes, a);
+    for (int i = 0; i < 16; i++)
+        if (k >> i & 1) p[i] = lanes[i];
+}
+static inline simde__mmask16 fa_test_epi8_mask(simde__m128i a, simde__m128i b) {
+    uint8_t x[16], y[16];
+    unsigned k = 0;
+    simde_mm_storeu_si128((simde__m128i *)x, a);
+    simde_mm_storeu_si128((simde__m128i *)y, b);
+    for (int i = 0; i < 16; i++) k |= (unsigned)((x[i] & y[i]) != 0) << i;
+    return (simde__mmask16)k;
+}
+#define _mm512_maskz_loadu_ps(k, p) fa_maskz_loadu_ps(k, p)
+#define _mm512_mask_storeu_ps(p, k, a) fa_mask_storeu_ps(p, k, a)
+#undef _mm512_shuffle_f32x4
+#define _mm512_shuffle_f32x4(a, b, imm) simde_mm512_shuffle_f32x4(a, b, imm)
+#define _mm_test_epi8_mask(a, b) fa_test_epi8_mask(a, b)
+
+#endif

@@ -1,0 +1,726 @@
+/* SPDX-License-Identifier: MIT
+ * Tests of every kernel table that this machine may run: vector wrappers, elementary functions, and
+ * whole calls of fa_sdpa against a formula in double.  Run by hand and by CI, also under sanitizers, by
+ * emulators and over SIMD Everywhere.  No Python and no threads of its own; the pool: test_base.c.
+ *
+ *     cc -std=c11 -O2 -DFA_ASSERTS -ffp-contract=off -Icsrc tests/c/test_kernels.c \
+ *        csrc/[a-z]*[a-z]/[a-z]*.c -pthread -lm -o /tmp/test_kernels && /tmp/test_kernels [name]
+ *
+ * All buffers have the exact size, so that AddressSanitizer sees every read beyond an end. */
+#define _GNU_SOURCE
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fastattn.h"
+#include "ops/backend.h"
+
+#define N_ELEMENTS(array) ((int)(sizeof(array) / sizeof *(array)))
+
+#ifndef __has_feature /* gcc before 14 */
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
+enum { SLOW = 4 }; /* the fewer cases */
+#else
+enum { SLOW = 1 };
+#endif
+
+static int backend;       /* the one under test */
+static int64_t n_checked; /* values compared by the running test */
+
+#define CHECK(cond, ...)                                                      \
+    ((cond) ? (void)n_checked++                                               \
+            : (fprintf(stderr, "%s:%d: %s: failed: %s: ", __FILE__, __LINE__, \
+                       fa_backend_name(backend), #cond),                      \
+               fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), _exit(1)))
+
+static void *allocate(size_t bytes) {
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) abort();
+    return p;
+}
+
+/* ---- Random numbers, the same everywhere ---- */
+
+static uint64_t seed;
+
+static uint32_t draw(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+
+static int draw_below(int n) { return (int)(draw() % (uint32_t)n); }
+
+static float draw_float(void) { /* about normal: mean 0, deviation 1.1; all bits in use */
+    float sum = 0.0f;
+    for (int i = 0; i < 3; i++) sum += (float)(draw() & 0xffff) * 0x1p-15f - 1.0f;
+    return sum * 1.1f;
+}
+
+/* ---- Wrappers ---- */
+
+static const float special[] = {0.0f,  -0.0f,   1.0f,  -1.0f,   INFINITY, -INFINITY,
+                                NAN,   1e-40f,  -3.5f, 3.4e38f, -3.4e38f, 0x1.fffffep-1f,
+                                1e10f, -1e-20f, 7.0f,  -126.0f};
+enum { N_SPECIAL = sizeof special / sizeof *special, N_PAIRS = N_SPECIAL * N_SPECIAL };
+
+static void probe(const char *op, const float *a, const float *b, const float *c, float *out,
+                  int64_t n) {
+    CHECK(fa_probe(backend, op, a, b, c, out, n) == FA_OK, "%s", op);
+}
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+static int same(float a, float b) { return bits_of(a) == bits_of(b) || (a != a && b != b); }
+
+static float plain(const char *op, float a, float b, float c) {
+    int fused = strcmp(fa_backend_name(backend), "scalar") != 0;
+    if (!strcmp(op, "add")) return a + b;
+    if (!strcmp(op, "sub")) return a - b;
+    if (!strcmp(op, "mul")) return a * b;
+    if (!strcmp(op, "div")) return a / b;
+    if (!strcmp(op, "fma")) return fused ? fmaf(a, b, c) : a * b + c;
+    if (!strcmp(op, "max")) return a > b ? a : b;
+    if (!strcmp(op, "abs")) return float_of(bits_of(a) & 0x7fffffffu);
+    if (!strcmp(op, "copysign"))
+        return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u));
+    if (!strcmp(op, "lt")) return a < b;
+    if (!strcmp(op, "eq")) return a == b;
+    return a < 0.0f ? b : c; /* select */
+}
+
+static void test_wrappers_lane_by_lane(void) {
+    static const char *const ops[] = {"add", "sub", "mul",      "div", "fma",   "max",
+                                      "abs", "lt",  "copysign", "eq",  "select"};
+    float a[N_PAIRS], b[N_PAIRS], c[N_PAIRS], out[N_PAIRS];
+    for (int x = 0; x < N_ELEMENTS(ops); x++)
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < N_PAIRS; i++) {
+                a[i] = round ? draw_float() : special[i / N_SPECIAL];
+                b[i] = round ? draw_float() : special[i % N_SPECIAL];
+                c[i] = round ? draw_float() : special[(i * 7 + i / N_SPECIAL) % N_SPECIAL];
+            }
+            probe(ops[x], a, b, c, out, N_PAIRS);
+            for (int i = 0; i < N_PAIRS; i++) {
+                float want = plain(ops[x], a[i], b[i], c[i]);
+                CHECK(same(out[i], want), "%s(%g, %g, %g) = %g, not %g", ops[x], a[i], b[i], c[i],
+                      out[i], want);
+            }
+        }
+    CHECK(fa_probe(backend, "no_such_operation", a, b, c, out, 1) == FA_BROKEN_CONTRACT, "refused");
+}
+
+static void test_rounding(void) {
+    enum { N = 2 * 254 + 1 };
+    float x[N], out[N], pow2[N];
+    for (int i = 0; i < N; i++) x[i] = -126.5f + 0.5f * (float)(i + 1); /* halves: ties to even */
+    probe("round", x, x, x, out, N);
+    probe("pow2", x, x, x, pow2, N);
+    for (int i = 0; i < N; i++) {
+        CHECK(out[i] == rintf(x[i]), "round(%g) = %g", x[i], out[i]);
+        if (fabsf(x[i]) <= 126.0f)
+            CHECK(pow2[i] == ldexpf(1.0f, (int)rintf(x[i])), "pow2(%g) = %g", x[i], pow2[i]);
+    }
+    for (int i = 0; i < N; i++) x[i] = (float)((int)draw() >> 9) * 0.5f;
+    probe("round", x, x, x, out, N);
+    for (int i = 0; i < N; i++) CHECK(out[i] == rintf(x[i]), "round(%g) = %g", x[i], out[i]);
+}
+
+static float pairwise(const float *x, int n, int want_max) { /* halves, then quarters, ... */
+    float lanes[64];
+    memcpy(lanes, x, (size_t)n * sizeof *x);
+    for (int half = n / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) {
+            float a = lanes[i], b = lanes[i + half];
+            lanes[i] = want_max ? (a > b ? a : b) : a + b;
+        }
+    return lanes[0];
+}
+
+static void test_wrappers_across_lanes(void) {
+    enum { N = 64 * 64 };
+    static float x[N], out[N];
+    int lanes;
+    probe("lanes", x, x, x, out, 1);
+    lanes = (int)out[0];
+    CHECK(lanes >= 1 && lanes <= 64 && N % (lanes * lanes) == 0, "%d lanes", lanes);
+    for (int i = 0; i < N; i++) x[i] = draw_float() * 100.0f;
+    for (int want_max = 0; want_max < 2; want_max++) {
+        probe(want_max ? "hmax" : "hsum", x, x, x, out, N);
+        for (int i = 0; i < N; i++)
+            CHECK(same(out[i], pairwise(x + i / lanes * lanes, lanes, want_max)), "lane %d", i);
+    }
+    probe("iota", x, x, x, out, N);
+    for (int i = 0; i < N; i++) CHECK(out[i] == (float)(i % lanes), "lane %d", i);
+    probe("transpose", x, x, x, out, N);
+    for (int i = 0; i < N; i++) {
+        int row = i / lanes % lanes, col = i % lanes, block = i / (lanes * lanes);
+        CHECK(same(out[i], x[(block * lanes + col) * lanes + row]), "place %d", i);
+    }
+    uint8_t *bytes = allocate(N);
+    for (int i = 0; i < N; i++) bytes[i] = (uint8_t)(draw_below(2) ? draw() : 0);
+    probe("bytes", (const float *)(void *)bytes, x, x, out, N);
+    for (int i = 0; i < N; i++) CHECK(out[i] == (bytes[i] != 0), "byte %d", i);
+    free(bytes);
+}
+
+static void test_parts_touch_the_first_floats_only(void) {
+    for (int n = 0; n <= 33; n++) {
+        float *a = allocate((size_t)n * sizeof *a), out[34];
+        for (int i = 0; i < n; i++) a[i] = draw_float();
+        for (int i = 0; i < 34; i++) out[i] = 12345.0f;
+        probe("add", a, a, a, out, n);
+        for (int i = 0; i < 34; i++)
+            CHECK(out[i] == (i < n ? a[i] + a[i] : 12345.0f), "%d of %d", i, n);
+        free(a);
+    }
+}
+
+/* ---- Elementary functions ---- */
+
+static double ulps(float got, double want) {
+    int e = want == 0.0 ? -126 : ilogb(want);
+    return fabs(got - want) / ldexp(1.0, (e < -126 ? -126 : e) - 23);
+}
+
+/* Every `step`-th float of all 2^32, then a grid over the range that matters. */
+static void sweep(const char *op, double (*exact)(double), float lo, float hi, double limit,
+                  int (*edge)(float x, float *want)) {
+    enum { BATCH = 4096, N_GRID = 1 << 18 };
+    const uint32_t step = 4001; /* a prime, so that no bit of the mantissa stands still */
+    static float x[BATCH], out[BATCH];
+    double worst = 0.0;
+    uint64_t at = 0, end = ((uint64_t)1 << 32) / step + N_GRID;
+    while (at < end) {
+        int n = 0;
+        for (; n < BATCH && at < end; n++, at++)
+            x[n] = at < N_GRID ? lo + (hi - lo) * ((float)at / N_GRID)
+                               : float_of((uint32_t)((at - N_GRID) * step));
+        probe(op, x, x, x, out, n);
+        for (int i = 0; i < n; i++) {
+            float want;
+            int kind = edge(x[i], &want);
+            if (kind == 2) continue;
+            if (kind == 1) {
+                CHECK(same(out[i], want), "%s(%.9g) = %.9g, not %.9g", op, x[i], out[i], want);
+                continue;
+            }
+            double error = ulps(out[i], exact(x[i]));
+            CHECK(error <= limit, "%s(%.9g) = %.9g, %.3f ulp", op, x[i], out[i], error);
+            if (error > worst) worst = error;
+        }
+    }
+    printf("   %-8s %s: %.2f ulp\n", fa_backend_name(backend), op, worst);
+}
+
+/* 1: the result must be `want` exactly; 2: it is arbitrary; 0: within the bound. */
+static int power_edge(float x, float *want) {
+    if (x > 127.5f) return 2;
+    *want = x != x ? NAN : x == 0.0f ? 1.0f : 0.0f;
+    return x != x || x == 0.0f || x < -126.0f;
+}
+
+static int tangent_edge(float x, float *want) {
+    *want = x != x || x == 0.0f ? x : copysignf(1.0f, x);
+    return x != x || x == 0.0f || fabsf(x) >= 10.0f;
+}
+
+static void test_power_of_two(void) {
+    const float below = -0x1.f80002p6f;
+    const float x[] = {0.0f, -0.0f, 1.0f, -1.0f, 127.0f, -126.0f, below, -150.0f, -INFINITY, NAN};
+    const float want[] = {1.0f, 1.0f, 2.0f, 0.5f, 0x1p127f, 0x1p-126f, 0.0f, 0.0f, 0.0f, NAN};
+    float out[N_ELEMENTS(x)];
+    probe("exp2", x, x, x, out, N_ELEMENTS(x));
+    for (int i = 0; i < N_ELEMENTS(x); i++)
+        CHECK(same(out[i], want[i]), "exp2(%.9g) = %.9g", x[i], out[i]);
+    sweep("exp2", exp2, -126.0f, 127.5f, 2.0, power_edge);
+}
+
+static void test_hyperbolic_tangent(void) { sweep("tanh", tanh, -10.0f, 10.0f, 3.0, tangent_edge); }
+
+/* ---- Packing ---- */
+
+static void test_packing(void) {
+    const fa_kernels *k = fa_backend_get(backend);
+    int nr = k->nr, sizes[] = {1, 2, nr - 1, nr, nr + 1, 2 * nr + 3};
+    for (int x = 0; x < N_ELEMENTS(sizes); x++)
+        for (int y = 0; y < N_ELEMENTS(sizes); y++) {
+            int rows = sizes[x], cols = sizes[y], stride = cols + 2;
+            if (rows == 0 || cols == 0) continue;
+            size_t n_rows = (size_t)fa_round_up(rows, nr), n_cols = (size_t)fa_round_up(cols, nr);
+            float *data = allocate(((size_t)(rows - 1) * stride + cols) * sizeof *data);
+            float *keys = allocate(n_rows * cols * sizeof *keys);
+            float *values = allocate(n_cols * rows * sizeof *values);
+            uint8_t *hidden = allocate((size_t)rows);
+            for (int i = 0; i < (rows - 1) * stride + cols; i++) data[i] = draw_float();
+            for (int j = 0; j < rows; j++) hidden[j] = draw_below(3) == 0;
+            k->pack_keys(data, stride, rows, cols, keys);
+            for (int j = 0; j < (int)n_rows; j++)
+                for (int d = 0; d < cols; d++)
+                    CHECK(keys[(j / nr * cols + d) * nr + j % nr] ==
+                              (j < rows ? data[j * stride + d] : 0.0f),
+                          "key %d of %d, element %d of %d", j, rows, d, cols);
+            for (int with = 0; with < 2; with++) {
+                k->pack_values(data, stride, rows, cols, with ? hidden : NULL, values);
+                for (int j = 0; j < rows; j++)
+                    for (int c = 0; c < (int)n_cols; c++)
+                        CHECK(values[(c / nr * rows + j) * nr + c % nr] ==
+                                  (c < cols && !(with && hidden[j]) ? data[j * stride + c] : 0.0f),
+                              "value %d of %d, column %d of %d", j, rows, c, cols);
+            }
+            free(data), free(keys), free(values), free(hidden);
+        }
+}
+
+/* ---- Whole calls ---- */
+
+typedef struct problem {
+    int batch, q_heads, kv_heads, n_queries, n_keys, qk_size, v_size;
+    int is_causal, window_left, window_right; /* windows: 0 = unbounded, else the size + 1 */
+    int64_t q_offset;
+    double softcap;
+    int lengths, alibi, sinks, weights, n_threads; /* 0 or 1; threads: 0 = 1 */
+    int bias_type, mask_type;                      /* 0 = none, else 1 + enum fa_type */
+    int gap;                                       /* floats between rows, all NaN */
+    int poison; /* NaN beyond the lengths and in one key and one value that some rows see */
+} problem;
+
+typedef struct call {
+    problem p;
+    fa_sdpa_desc desc;
+    intptr_t shape[1], lead[6]; /* byte strides of the batch: q, k, v, out, mask, bias */
+    float *q, *k, *v, *out, *lse, *weights, slopes[64], sinks[64];
+    void *mask, *bias;
+    int64_t lengths[8];
+} call;
+
+enum { GUARD = 4 }; /* floats between the rows of out, which must survive */
+
+static double element(const fa_array *a, int64_t at) {
+    switch (a->type) {
+    case FA_F64: return ((const double *)a->data)[at];
+    case FA_BOOL: return ((const uint8_t *)a->data)[at];
+    default: return ((const float *)a->data)[at];
+    }
+}
+
+static fa_array make_rows(float **data, intptr_t *lead, int batch, int heads, int rows, int size,
+                          int gap) {
+    int64_t stride = size + gap, n_rows = (int64_t)batch * heads * rows;
+    int64_t n = n_rows ? (n_rows - 1) * stride + size : 0;
+    *data = allocate((size_t)n * sizeof **data);
+    for (int64_t i = 0; i < n; i++) (*data)[i] = i % stride < size ? draw_float() : NAN;
+    *lead = (intptr_t)(stride * rows * heads * (int64_t)sizeof(float));
+    return (fa_array){*data, lead, stride * rows, stride, 1, FA_F32};
+}
+
+/* A term (batch, 1, queries, keys), the same for all heads; every second element is unused where the
+ * type is wide, so that strided terms are met too. */
+static fa_array make_term(const problem *p, int kind, void **data, intptr_t *lead) {
+    int type = kind - 1, step = type == FA_F64 ? 2 : 1;
+    size_t bytes = type == FA_F64 ? 8 : type == FA_BOOL ? 1 : 4;
+    int64_t n = (int64_t)p->batch * p->n_queries * p->n_keys;
+    if (!kind) return (fa_array){0};
+    *data = allocate((size_t)(n * step) * bytes);
+    for (int64_t i = 0; i < n * step; i++) {
+        float x = draw_below(5) == 0 ? -INFINITY : draw_float();
+        if (type == FA_BOOL)
+            ((uint8_t *)*data)[i] = (uint8_t)(draw_below(3) ? 1 + draw() % 255 : 0);
+        if (type == FA_F32) ((float *)*data)[i] = x;
+        if (type == FA_F64) ((double *)*data)[i] = x;
+    }
+    int64_t row = (int64_t)p->n_keys * step;
+    *lead = (intptr_t)(p->n_queries * row * (int64_t)bytes);
+    return (fa_array){*data, lead, 0, row, step, type};
+}
+
+static void poison_keys(call *c) {
+    const problem *p = &c->p;
+    int64_t k_stride = c->desc.key.row_stride, v_stride = c->desc.value.row_stride;
+    for (int b = 0; b < p->batch; b++)
+        for (int h = 0; h < p->kv_heads; h++)
+            for (int j = 0; j < p->n_keys; j++) {
+                int64_t row = ((int64_t)b * p->kv_heads + h) * p->n_keys + j;
+                int hidden = p->lengths && j >= c->lengths[b];
+                if (hidden || j == p->n_keys / 2)
+                    c->v[row * v_stride + draw_below(p->v_size)] = NAN;
+                if (hidden || (j == p->n_keys - 2 && h == 0))
+                    c->k[row * k_stride + draw_below(p->qk_size)] = NAN;
+            }
+}
+
+static call *make_call(const problem *given) {
+    call *c = allocate(sizeof *c);
+    memset(c, 0, sizeof *c);
+    problem *p = &c->p;
+    fa_sdpa_desc *d = &c->desc;
+    *p = *given;
+    c->shape[0] = p->batch;
+    *d = (fa_sdpa_desc){.exec = {backend, p->n_threads ? p->n_threads : 1, NULL},
+                        .n_lead = 1,
+                        .lead_shape = c->shape,
+                        .n_batch = p->batch,
+                        .n_q_heads = p->q_heads,
+                        .n_kv_heads = p->kv_heads,
+                        .n_queries = p->n_queries,
+                        .n_keys = p->n_keys,
+                        .qk_size = p->qk_size,
+                        .v_size = p->v_size,
+                        .q_offset = p->q_offset,
+                        .scale = 1.0 / sqrt(p->qk_size),
+                        .softcap = p->softcap,
+                        .is_causal = p->is_causal,
+                        .window_left = p->window_left - 1,
+                        .window_right = p->window_right - 1};
+    d->query =
+        make_rows(&c->q, &c->lead[0], p->batch, p->q_heads, p->n_queries, p->qk_size, p->gap);
+    d->key = make_rows(&c->k, &c->lead[1], p->batch, p->kv_heads, p->n_keys, p->qk_size, p->gap);
+    d->value = make_rows(&c->v, &c->lead[2], p->batch, p->kv_heads, p->n_keys, p->v_size, p->gap);
+    d->out = make_rows(&c->out, &c->lead[3], p->batch, p->q_heads, p->n_queries, p->v_size, GUARD);
+    d->attn_mask = make_term(p, p->mask_type, &c->mask, &c->lead[4]);
+    d->bias = make_term(p, p->bias_type, &c->bias, &c->lead[5]);
+    size_t n_rows = (size_t)p->batch * p->q_heads * p->n_queries;
+    d->lse = c->lse = allocate(n_rows * sizeof *c->lse);
+    if (p->weights)
+        d->weights = c->weights = allocate(n_rows * (size_t)p->n_keys * sizeof *c->weights);
+    for (int b = 0; b < p->batch; b++) c->lengths[b] = draw_below(p->n_keys + 1);
+    for (int h = 0; h < p->q_heads; h++) {
+        c->slopes[h] = 0.1f + 0.05f * (float)h;
+        c->sinks[h] = h % 3 == 2 ? -INFINITY : draw_float();
+    }
+    if (p->lengths) d->kv_lengths = c->lengths;
+    if (p->alibi) d->slopes = c->slopes;
+    if (p->sinks) d->sinks = c->sinks;
+    if (p->poison) poison_keys(c);
+    return c;
+}
+
+static void free_call(call *c) {
+    free(c->q), free(c->k), free(c->v), free(c->out), free(c->lse), free(c->weights);
+    free(c->mask), free(c->bias), free(c);
+}
+
+/* The score of one key and its size; 0 where the row may not see it. */
+static int score(const call *c, int b, int h, int i, int j, double *s, double *size) {
+    const problem *p = &c->p;
+    const fa_sdpa_desc *d = &c->desc;
+    int64_t position = i + p->q_offset, length = p->lengths ? c->lengths[b] : p->n_keys;
+    int kv = h / (p->q_heads / p->kv_heads);
+    const float *q = c->q + ((b * p->q_heads + h) * p->n_queries + i) * d->query.row_stride;
+    const float *k = c->k + ((b * p->kv_heads + kv) * p->n_keys + j) * d->key.row_stride;
+    double terms = 0.0;
+
+    if (j >= length || (p->is_causal && j > position)) return 0;
+    if (p->window_left && j < position - (p->window_left - 1)) return 0;
+    if (p->window_right && j > position + (p->window_right - 1)) return 0;
+    for (int x = 0; x < 2; x++) {
+        const fa_array *a = x ? &d->attn_mask : &d->bias;
+        if (!a->data) continue;
+        double term =
+            element(a, ((int64_t)b * p->n_queries + i) * a->row_stride + j * a->col_stride);
+        if (a->type == FA_BOOL ? term == 0.0 : term == -INFINITY) return 0;
+        if (a->type != FA_BOOL) terms += term, *size += fabs(term);
+    }
+    if (p->alibi) {
+        double fall = c->slopes[h] * fabs((double)(position - j));
+        terms -= fall, *size += fall;
+    }
+    double dot = 0.0, dot_size = 0.0;
+    for (int x = 0; x < p->qk_size; x++) {
+        double product = (double)q[x] * k[x] * d->scale;
+        dot += product, dot_size += fabs(product);
+    }
+    if (p->softcap > 0.0) {
+        double bent = tanh(dot / p->softcap);
+        dot = p->softcap * bent;
+        dot_size = dot_size * (1.0 - bent * bent) + p->softcap * fabs(bent);
+    }
+    *s = dot + terms;
+    *size += dot_size;
+    return 1;
+}
+
+/* The rule of tests/check.py: a relative and an absolute tolerance, and what the result moves when
+ * every score is off by four units in its last place. */
+static void check_value(const call *c, const char *what, int64_t at, float got, double want,
+                        double size, double slack) {
+    double limit = 2e-5 * fabs(want) + 2e-6 * fmax(1.0, size) + slack;
+    const problem *p = &c->p;
+    CHECK((want != want && got != got) || got == want || fabs(got - want) <= limit,
+          "%s[%lld] = %.9g, not %.9g +- %.3g; queries %d keys %d heads %d/%d sizes %d %d", what,
+          (long long)at, got, want, limit, p->n_queries, p->n_keys, p->q_heads, p->kv_heads,
+          p->qk_size, p->v_size);
+}
+
+static void check_row(const call *c, int b, int h, int i, double *w, double *size) {
+    const problem *p = &c->p;
+    const double unit = 0x1p-22;
+    int64_t flat = ((int64_t)b * p->q_heads + h) * p->n_queries + i;
+    int kv = h / (p->q_heads / p->kv_heads);
+    double sink = p->sinks ? c->sinks[h] : -INFINITY, top = sink, total = 0.0, spread = 0.0;
+    uint8_t *seen = allocate((size_t)p->n_keys);
+
+    for (int j = 0; j < p->n_keys; j++) {
+        w[j] = size[j] = 0.0;
+        seen[j] = (uint8_t)score(c, b, h, i, j, &w[j], &size[j]);
+        if (seen[j] && w[j] > top) top = w[j];
+    }
+    double base = top == -INFINITY ? 0.0 : top;
+    for (int j = 0; j < p->n_keys; j++) {
+        w[j] = seen[j] ? exp(w[j] - base) : 0.0;
+        total += w[j];
+    }
+    total += exp(sink - base);
+    for (int j = 0; j < p->n_keys; j++)
+        if (seen[j]) w[j] /= total, spread += w[j] * size[j];
+    if (sink != -INFINITY) spread += exp(sink - base) / total * fabs(sink);
+    double lse = total == 0.0 ? -INFINITY : base + log(total);
+    check_value(c, "lse", flat, c->lse[flat], lse, 1.0, unit * spread);
+    for (int j = 0; c->weights && j < p->n_keys; j++) {
+        float got = c->weights[flat * p->n_keys + j];
+        CHECK(seen[j] || got == 0.0f, "hidden key %d of row %lld", j, (long long)flat);
+        check_value(c, "weights", flat * p->n_keys + j, got, w[j], 1.0,
+                    unit * w[j] * (size[j] + spread));
+    }
+    const float *out = c->out + flat * (p->v_size + GUARD);
+    for (int x = 0; x < p->v_size; x++) {
+        double o = 0.0, volume = 0.0, slack = 0.0;
+        const float *v =
+            c->v + (int64_t)(b * p->kv_heads + kv) * p->n_keys * c->desc.value.row_stride;
+        for (int j = 0; j < p->n_keys; j++, v += c->desc.value.row_stride) {
+            if (!seen[j]) continue;
+            o += w[j] * v[x], volume += w[j] * fabs(v[x]);
+            slack += w[j] * size[j] * fabs(v[x]);
+        }
+        check_value(c, "out", flat, out[x], o, volume, unit * (slack + fabs(o) * spread));
+    }
+    if (flat + 1 < (int64_t)p->batch * p->q_heads * p->n_queries)
+        for (int x = 0; x < GUARD; x++) CHECK(out[p->v_size + x] != out[p->v_size + x], "guard");
+    free(seen);
+}
+
+/* Runs the call and compares all that it wrote; every `every`-th row only. */
+static void check_call(const problem *p, int every) {
+    call *c = make_call(p);
+    size_t n_rows = (size_t)p->batch * p->q_heads * p->n_queries;
+    double *w = allocate((size_t)p->n_keys * sizeof *w), *size = allocate((size_t)p->n_keys * 8);
+    for (size_t i = 0; i < n_rows; i++) {
+        c->lse[i] = NAN;
+        for (int x = 0; x < p->v_size; x++) c->out[i * (size_t)(p->v_size + GUARD) + x] = NAN;
+    }
+    CHECK(fa_sdpa(&c->desc) == FA_OK, "status");
+    for (int b = 0; b < p->batch; b++)
+        for (int h = 0; h < p->q_heads; h++)
+            for (int i = (h + b) % every; i < p->n_queries; i += every)
+                check_row(c, b, h, i, w, size);
+    free(w), free(size);
+    free_call(c);
+}
+
+static fa_sdpa_plan_info plan_of(const problem *p) {
+    fa_sdpa_plan_info info;
+    call *c = make_call(p);
+    CHECK(fa_sdpa_plan_query(&c->desc, &info) == FA_OK, "plan");
+    free_call(c);
+    return info;
+}
+
+static void test_prefill_at_the_edges_of_tiles(void) {
+    problem p = {1, 3, 1, 40, 700, 6, 9, .gap = 1};
+    fa_sdpa_plan_info plan = plan_of(&p);
+    const fa_kernels *k = fa_backend_get(backend);
+    int rows[] = {3,
+                  4,
+                  k->mr - 1,
+                  k->mr,
+                  k->mr + 1,
+                  plan.row_block / 3,
+                  plan.row_block / 3 + 1,
+                  plan.row_block};
+    int keys[] = {1,
+                  2,
+                  k->nr - 1,
+                  k->nr,
+                  k->nr + 1,
+                  plan.key_tile - 1,
+                  plan.key_tile,
+                  plan.key_tile + 1,
+                  2 * plan.key_tile + k->nr + 3};
+    CHECK(!plan.is_decode && plan.row_block % k->mr == 0 && plan.key_tile % k->nr == 0, "plan");
+    for (int x = 0; x < N_ELEMENTS(rows); x++)
+        for (int y = 0; y < N_ELEMENTS(keys); y++) {
+            p.n_queries = fa_max(3, rows[x]); /* three heads share a key head: 9 rows and more */
+            p.n_keys = fa_max(1, keys[y]);
+            p.is_causal = (x + y) % 2;
+            p.q_offset = p.n_keys - p.n_queries;
+            check_call(&p, 3);
+        }
+    p = (problem){1, 1, 1, (int)plan.rows_per_task + 3, 40, 3, 2, .gap = 0};
+    check_call(&p, 1);
+}
+
+static void test_decode_at_the_edges_of_tiles(void) {
+    problem p = {2, 4, 4, 1, 1500, 20, 35, .gap = 3};
+    fa_sdpa_plan_info plan = plan_of(&p);
+    int keys[] = {1,
+                  3,
+                  7,
+                  plan.key_tile - 1,
+                  plan.key_tile,
+                  plan.key_tile + 1,
+                  100,
+                  (int)plan.key_chunk - 1,
+                  (int)plan.key_chunk,
+                  (int)plan.key_chunk + 1,
+                  2 * (int)plan.key_chunk + 5};
+    CHECK(plan.is_decode, "plan");
+    for (int y = 0; y < N_ELEMENTS(keys); y++)
+        for (int group = 1; group <= 8; group += SLOW) {
+            p.n_keys = keys[y];
+            p.q_heads = 2 * group;
+            p.kv_heads = 2;
+            check_call(&p, 1);
+        }
+}
+
+static void test_head_sizes(void) {
+    static const int sizes[] = {1,  2,  3,  4,  5,  7,  8,  9,  15,  16,  17,  31, 32,
+                                33, 47, 48, 63, 64, 65, 80, 96, 127, 128, 129, 257};
+    for (int x = 0; x < N_ELEMENTS(sizes); x++)
+        for (int decode = 0; decode < 2; decode++) {
+            problem p = {1, 2, 1, decode ? 2 : 17, 37, sizes[x], 1, .gap = x % 2};
+            p.v_size = sizes[N_ELEMENTS(sizes) - 1 - x];
+            check_call(&p, 2);
+            p.v_size = p.qk_size;
+            p.weights = 1;
+            check_call(&p, 4);
+        }
+}
+
+static problem random_problem(void) {
+    static const int term_types[] = {0, 1 + FA_F32, 1 + FA_BOOL, 1 + FA_F64};
+    problem p = {.batch = 1 + draw_below(2), .kv_heads = 1 + draw_below(2)};
+    p.q_heads = p.kv_heads * (1 + draw_below(3));
+    p.n_queries = draw_below(2) ? 1 + draw_below(3) : 1 + draw_below(70);
+    p.n_keys = draw_below(2) ? 1 + draw_below(40) : 1 + draw_below(400);
+    p.qk_size = 1 + draw_below(40);
+    p.v_size = 1 + draw_below(70);
+    p.is_causal = draw_below(2);
+    p.q_offset = draw_below(2) ? p.n_keys - p.n_queries : draw_below(9) - 4;
+    if (draw_below(3) == 0) p.window_left = 1 + draw_below(50);
+    if (draw_below(3) == 0) p.window_right = 1 + draw_below(20);
+    if (draw_below(3) == 0) p.softcap = 1.5;
+    p.lengths = draw_below(2);
+    p.alibi = draw_below(3) == 0;
+    p.sinks = draw_below(3) == 0;
+    p.weights = draw_below(2);
+    p.bias_type = draw_below(2) ? term_types[draw_below(2) * 3] : 0;
+    p.mask_type = term_types[draw_below(4)];
+    p.gap = draw_below(4);
+    return p;
+}
+
+static void test_options(void) {
+    for (int i = 0; i < 160 / SLOW; i++) {
+        problem p = random_problem();
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+}
+
+static void test_hidden_nan_stays_hidden(void) {
+    for (int i = 0; i < 80 / SLOW; i++) {
+        problem p = random_problem();
+        p.poison = 1;
+        if (i % 2) p.is_causal = 1, p.q_offset = 0, p.n_keys = p.n_queries + 2;
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+}
+
+/* The same bits from one thread and from several. */
+static void test_threads_change_no_bit(void) {
+    for (int decode = 0; decode < 2; decode++) {
+        problem p = {2,  6,  decode ? 2 : 6, decode ? 2 : 200, decode ? 2500 : 300,
+                     24, 40, .weights = 1,   .sinks = 1,       .is_causal = !decode};
+        uint64_t begin = seed;
+        call *calls[2];
+        for (int x = 0; x < 2; x++) {
+            seed = begin;
+            p.n_threads = x ? 3 : 1;
+            calls[x] = make_call(&p);
+            CHECK(fa_sdpa(&calls[x]->desc) == FA_OK, "status");
+        }
+        int64_t n_rows = (int64_t)p.batch * p.q_heads * p.n_queries, stride = p.v_size + GUARD;
+        for (int64_t i = 0; i < n_rows * stride - GUARD; i++)
+            CHECK(same(calls[0]->out[i], calls[1]->out[i]), "out %lld", (long long)i);
+        for (int64_t i = 0; i < n_rows * p.n_keys; i++)
+            CHECK(same(calls[0]->weights[i], calls[1]->weights[i]), "weight %lld", (long long)i);
+        for (int64_t i = 0; i < n_rows; i++)
+            CHECK(same(calls[0]->lse[i], calls[1]->lse[i]), "lse %lld", (long long)i);
+        free_call(calls[0]), free_call(calls[1]);
+    }
+}
+
+typedef struct test {
+    const char *name;
+    void (*run)(void);
+} test;
+#define TEST(name) \
+    { #name, test_##name }
+
+static const test tests[] = {
+    TEST(wrappers_lane_by_lane),
+    TEST(wrappers_across_lanes),
+    TEST(rounding),
+    TEST(parts_touch_the_first_floats_only),
+    TEST(power_of_two),
+    TEST(hyperbolic_tangent),
+    TEST(packing),
+    TEST(prefill_at_the_edges_of_tiles),
+    TEST(decode_at_the_edges_of_tiles),
+    TEST(head_sizes),
+    TEST(options),
+    TEST(hidden_nan_stays_hidden),
+    TEST(threads_change_no_bit),
+};
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int main(int argc, char **argv) {
+    for (int i = 0; i < N_ELEMENTS(tests); i++) {
+        if (argc > 1 && strcmp(argv[1], tests[i].name)) continue;
+        double begin = now();
+        char ran[64] = "";
+        alarm(120);
+        n_checked = 0;
+        for (backend = 0; backend < fa_backend_count(); backend++) {
+            if (!fa_backend_supported(backend)) continue;
+            seed = 20240607; /* the same data for every backend */
+            tests[i].run();
+            strncat(ran, " ", sizeof ran - strlen(ran) - 1);
+            strncat(ran, fa_backend_name(backend), sizeof ran - strlen(ran) - 1);
+        }
+        printf("ok %-40s %6.2f s, %9lld checks,%s\n", tests[i].name, now() - begin,
+               (long long)n_checked, ran);
+        fflush(stdout);
+    }
+    return 0;
+}
