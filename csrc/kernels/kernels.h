@@ -33,6 +33,7 @@ typedef struct fa_scoring {
 typedef struct fa_row {
     const char *term[2];    /* its bias and its attn_mask at key 0, or NULL */
     float slope;            /* ALiBi, natural units; 0 = none */
+    float sink;             /* natural units; -inf = none */
     int64_t position;       /* p = row + q_offset */
     int64_t key_lo, key_hi; /* keys that causality, window and length leave: [lo, hi) */
 } fa_row;

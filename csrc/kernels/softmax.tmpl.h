@@ -9,39 +9,54 @@
 
 FA_INLINE float exponent_base(float row_max) { return row_max == -INFINITY ? 0.0f : row_max; }
 
-/* s -> 2^(s - m') for one row of n scores (rows are padded to whole vectors); m and l are updated;
- * returns the factor 2^(m - m') by which sums over earlier keys must be multiplied. */
-static float softmax_step(float *s, int n, float *row_max, float *row_sum) {
-    vf top = vf_set1(-INFINITY), top2 = top, sum = vf_set1(0.0f);
+/* The largest of n scores; rows are padded to whole vectors.  A NaN score loses: see vf_max. */
+FA_INLINE float row_top(const float *s, int n) {
+    vf top = vf_set1(-INFINITY), top2 = top;
     int j = 0;
     for (; j + 2 * VF_LANES <= n; j += 2 * VF_LANES) {
-        top = vf_max(vf_load(s + j), top); /* a NaN score loses: see vf_max */
+        top = vf_max(vf_load(s + j), top);
         top2 = vf_max(vf_load(s + j + VF_LANES), top2);
     }
     if (j < n) top = vf_max(vf_load(s + j), top);
+    return vf_hmax(vf_max(top, top2));
+}
 
-    float old = *row_max, tile_max = vf_hmax(vf_max(top, top2)), scale = 1.0f;
-    if (tile_max > old) {
-        *row_max = tile_max;
-        scale = exp2_one(old - tile_max); /* 2^-inf = 0 at the first keys seen */
-    }
-    const vf base = vf_set1(exponent_base(*row_max));
-    for (j = 0; j < n; j += VF_LANES) {
-        vf p = vf_exp2(vf_sub(vf_load(s + j), base));
+/* s -> 2^(s - base) for n scores; returns their sum. */
+FA_INLINE float row_exp2(float *s, int n, float base) {
+    vf b = vf_set1(base), sum = vf_set1(0.0f);
+    for (int j = 0; j < n; j += VF_LANES) {
+        vf p = vf_exp2(vf_sub(vf_load(s + j), b));
         vf_store(s + j, p);
         sum = vf_add(sum, p);
     }
-    *row_sum = *row_sum * scale + vf_hsum(sum);
-    return scale;
+    return vf_hsum(sum);
 }
 
-/* One step for all rows of a tile of raw products: s -> weights, and the factors for earlier sums. */
+/* One step for all rows of a tile of raw products: s -> 2^(s - m'), m and l are updated, and alpha gets
+ * the factors 2^(m - m') by which sums over earlier keys must be multiplied.  What is one number a row
+ * is done for many rows at once, so that no row waits for another. */
 static void softmax_rows(const fa_tile *t, float *alpha) {
+    float top[FA_MAX_ROW_BLOCK], sum[FA_MAX_ROW_BLOCK];
+    int n = (int)fa_round_up(t->n_keys, VF_LANES);
     for (int i = 0; i < t->n_rows; i++) {
         finish_scores(t, i);
-        alpha[i] =
-            softmax_step(t->s + (int64_t)i * t->s_stride, (int)fa_round_up(t->n_keys, VF_LANES),
-                         &t->row_max[i], &t->row_sum[i]);
+        top[i] = row_top(t->s + (int64_t)i * t->s_stride, n);
+    }
+    for (int i = 0; i < t->n_rows; i += VF_LANES) {
+        int n_lanes = fa_min(VF_LANES, t->n_rows - i);
+        vf old = vf_load_part(t->row_max + i, n_lanes), none = vf_set1(-INFINITY);
+        vf m = vf_max(vf_load_part(top + i, n_lanes), old);
+        vf base = vf_select(vm_eq(m, none), vf_set1(0.0f), m); /* as exponent_base */
+        vf_store_part(t->row_max + i, m, n_lanes);
+        vf_store_part(top + i, base, n_lanes);
+        vf_store_part(alpha + i, vf_exp2(vf_sub(old, base)), n_lanes);
+    }
+    for (int i = 0; i < t->n_rows; i++)
+        sum[i] = row_exp2(t->s + (int64_t)i * t->s_stride, n, top[i]);
+    for (int i = 0; i < t->n_rows; i += VF_LANES) {
+        int n_lanes = fa_min(VF_LANES, t->n_rows - i);
+        vf old = vf_load_part(t->row_sum + i, n_lanes), f = vf_load_part(alpha + i, n_lanes);
+        vf_store_part(t->row_sum + i, vf_fma(old, f, vf_load_part(sum + i, n_lanes)), n_lanes);
     }
 }
 
@@ -77,9 +92,10 @@ static int FA_NAME(finish_row)(float *row_max, float *row_sum, const float *o, f
     } else if (sink != -INFINITY) { /* NaN too */
         *row_sum += exp2_one(sink - exponent_base(old));
     }
-    vf f = vf_set1(factor), total = vf_set1(*row_sum), bad = vf_set1(0.0f);
+    /* One division a row: a quotient of its own for each number costs as much as 16 products. */
+    vf f = vf_set1(factor / *row_sum), bad = vf_set1(0.0f);
     for (int c = 0; c < v_size; c += VF_LANES) {
-        vf x = vf_div(vf_mul(vf_load(o + c), f), total);
+        vf x = vf_mul(vf_load(o + c), f);
         bad = vf_fma(x, vf_set1(0.0f), bad); /* NaN from then on if x is not finite */
         if (v_size - c >= VF_LANES)
             vf_store(out + c, x);

@@ -6,16 +6,10 @@
 #include "ops/backend.h"
 #include "ops/visit.h"
 
-static float sink_of(const fa_task *t, int i) {
-    const fa_sdpa_desc *d = t->job->desc;
-    int64_t flat = fa_task_flat_row(t, i);
-    return d->sinks ? d->sinks[flat / d->n_queries % d->n_q_heads] : -INFINITY;
-}
-
 static int finish_row(const fa_task *t, int i) {
     return t->job->kernels->finish_row(
         &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
-        (float)(sink_of(t, i) * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
+        (float)(t->rows[i].sink * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
 }
 
 /* One pass of the careful row over the keys in its range, giving up between pieces if told to. */
@@ -41,11 +35,11 @@ static void careful_row(const fa_task *t, int i) {
         .v = t->value,
         .k_stride = d->key.row_stride,
         .v_stride = d->value.row_stride,
-        .sink = sink_of(t, i),
+        .sink = t->rows[i].sink,
         .out = fa_task_out(t, i),
         .lse = d->lse ? d->lse + flat : NULL,
         .weights = d->weights ? d->weights + flat * d->n_keys : NULL,
-        .top = sink_of(t, i),
+        .top = t->rows[i].sink,
         .acc = t->careful,
     };
     for (int x = 0; x < c.v_size; x++) c.acc[x] = 0.0;
@@ -66,9 +60,10 @@ static void careful_row(const fa_task *t, int i) {
 static void finish_rows(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
     uint8_t *done = t->finished;
+    if (fa_pool_poll(t->worker)) return; /* given up: the state may be incomplete */
     for (int i = 0; i < t->n_rows; i++) {
-        if (fa_pool_poll(t->worker)) return; /* given up: the state may be incomplete */
         done[i] = (uint8_t)finish_row(t, i);
+        if (!done[i] && fa_pool_poll(t->worker)) return;
         if (!done[i] && t->row_sum[i] > 0.0f && t->row_sum[i] <= FLT_MAX) {
             fa_visit_chunks(t, i, 1, FA_ONLY_VISIBLE);
             done[i] = (uint8_t)finish_row(t, i);
@@ -83,16 +78,21 @@ static void finish_rows(const fa_task *t) {
                    (size_t)d->n_keys * sizeof *d->weights);
         fa_visit_chunks(t, 0, t->n_rows, FA_WEIGHTS);
     }
-    for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
-        if (!done[i]) careful_row(t, i);
+    for (int i = 0; i < t->n_rows; i++) {
+        if (done[i]) continue;
+        if (fa_pool_poll(t->worker)) return;
+        careful_row(t, i);
+    }
 }
 
 static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
     const fa_job *j = ctx;
-    int64_t row_task = index / j->plan.n_heads;
+    /* Head by head, so that the keys and values of a head stay in the caches; of causal heads the
+     * last rows first, which see most keys: so the last tasks of the call are short ones. */
+    int64_t row_task = index % j->plan.n_row_tasks;
     fa_task t;
     if (j->plan.heavy_rows_last) row_task = j->plan.n_row_tasks - 1 - row_task;
-    fa_task_begin(j, worker, index % j->plan.n_heads, row_task, &t);
+    fa_task_begin(j, worker, index / j->plan.n_row_tasks, row_task, &t);
     fa_visit_chunks(&t, 0, t.n_rows, FA_ACCUMULATE);
     finish_rows(&t);
 }

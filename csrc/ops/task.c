@@ -15,38 +15,43 @@ static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch
     return p;
 }
 
-static char *row_pointer(const fa_sdpa_desc *d, const fa_array *a, int64_t batch, int64_t head,
-                         int64_t row) {
-    return lead_offset(d, a, batch) +
-           (head * a->head_stride + row * a->row_stride) * (int64_t)type_bytes[a->type];
+/* Row 0 of head 0 of a batch entry; moved by rows and heads with moved(). */
+static char *moved(const fa_array *a, char *from, int64_t head, int64_t row) {
+    return from + (head * a->head_stride + row * a->row_stride) * (int64_t)type_bytes[a->type];
 }
 
-static int64_t head_of(const fa_task *t, int i) {
-    return t->kv_head * t->job->plan.group + (t->first_row + i) % t->job->plan.group;
+static char *first_of(const fa_sdpa_desc *d, const fa_array *a, int64_t batch, int64_t head) {
+    return a->data ? moved(a, lead_offset(d, a, batch), head, 0) : NULL;
 }
 
-static int64_t query_of(const fa_task *t, int i) { return (t->first_row + i) / t->job->plan.group; }
+/* Row i: which head of the group, and which query.  One division, and none without groups. */
+static int64_t split_row(const fa_task *t, int i, int64_t *query) {
+    int64_t row = t->first_row + i, group = t->job->plan.group;
+    *query = group == 1 ? row : row / group;
+    return row - *query * group;
+}
 
 const float *fa_task_query(const fa_task *t, int i) {
-    const fa_sdpa_desc *d = t->job->desc;
-    return (const float *)(void *)row_pointer(d, &d->query, t->batch, head_of(t, i),
-                                              query_of(t, i));
+    int64_t query, head = split_row(t, i, &query);
+    return (const float *)(void *)moved(&t->job->desc->query, t->query, head, query);
 }
 
 float *fa_task_out(const fa_task *t, int i) {
-    const fa_sdpa_desc *d = t->job->desc;
-    return (float *)(void *)row_pointer(d, &d->out, t->batch, head_of(t, i), query_of(t, i));
+    int64_t query, head = split_row(t, i, &query);
+    return (float *)(void *)moved(&t->job->desc->out, t->out, head, query);
 }
 
 int64_t fa_task_flat_row(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
-    return (t->batch * d->n_q_heads + head_of(t, i)) * d->n_queries + query_of(t, i);
+    int64_t query, head = split_row(t, i, &query) + t->kv_head * t->job->plan.group;
+    return (t->batch * d->n_q_heads + head) * d->n_queries + query;
 }
 
 static void describe_row(const fa_task *t, int i, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     const fa_array *terms[2] = {&d->bias, &d->attn_mask};
-    int64_t head = head_of(t, i), query = query_of(t, i);
+    int64_t query, in_group = split_row(t, i, &query);
+    int64_t head = t->kv_head * t->job->plan.group + in_group;
     int64_t p = query + (d->q_offsets ? d->q_offsets[t->batch] : d->q_offset);
     int64_t lo = 0, hi = d->kv_lengths ? d->kv_lengths[t->batch] : d->n_keys;
     if (d->is_causal) hi = fa_min64(hi, p + 1);
@@ -56,8 +61,9 @@ static void describe_row(const fa_task *t, int i, fa_row *row) {
     row->key_hi = fa_max64(0, hi);
     row->key_lo = fa_min64(lo, row->key_hi);
     row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
+    row->sink = d->sinks ? d->sinks[head] : -INFINITY;
     for (int x = 0; x < 2; x++)
-        row->term[x] = terms[x]->data ? row_pointer(d, terms[x], t->batch, head, query) : NULL;
+        row->term[x] = t->term[x] ? moved(terms[x], t->term[x], in_group, query) : NULL;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
@@ -70,8 +76,12 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->kv_head = head % d->n_kv_heads;
     t->first_row = row_task * j->plan.rows_per_task;
     t->n_rows = (int)fa_min64(j->plan.rows_per_task, j->plan.n_rows - t->first_row);
-    t->key = (const float *)(void *)row_pointer(d, &d->key, t->batch, t->kv_head, 0);
-    t->value = (const float *)(void *)row_pointer(d, &d->value, t->batch, t->kv_head, 0);
+    t->key = (const float *)(void *)first_of(d, &d->key, t->batch, t->kv_head);
+    t->value = (const float *)(void *)first_of(d, &d->value, t->batch, t->kv_head);
+    t->query = first_of(d, &d->query, t->batch, t->kv_head * j->plan.group);
+    t->out = first_of(d, &d->out, t->batch, t->kv_head * j->plan.group);
+    t->term[0] = first_of(d, &d->bias, t->batch, t->kv_head * j->plan.group);
+    t->term[1] = first_of(d, &d->attn_mask, t->batch, t->kv_head * j->plan.group);
     t->rows = (fa_row *)(void *)(base + l->rows);
     t->q = (float *)(void *)(base + l->q);
     t->row_max = (float *)(void *)(base + l->row_max);

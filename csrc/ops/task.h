@@ -26,7 +26,9 @@ typedef struct fa_task {
     int64_t batch, kv_head, first_row;
     int n_rows;
     const float *key, *value; /* key 0 of this batch entry and kv head */
-    int64_t key_lo, key_hi;   /* keys that any row may see, by range */
+    /* Query 0 of this batch entry and of the first head of the group: query, out, bias, attn_mask. */
+    char *query, *out, *term[2];
+    int64_t key_lo, key_hi; /* keys that any row may see, by range */
     fa_row *rows;
     float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */

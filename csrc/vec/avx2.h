@@ -34,10 +34,9 @@ FA_INLINE vf vf_copysign(vf a, vf b) {
     return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
 }
 FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
-    const __m256 magic = _mm256_set1_ps(0x1.8p23f);
+    const __m256 magic = _mm256_set1_ps(12583039.0f);
     __m256 t = _mm256_add_ps(a, magic);
-    __m256i n = _mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127));
-    *pow2 = _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+    *pow2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
     return _mm256_sub_ps(t, magic);
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }

@@ -38,10 +38,9 @@ FA_INLINE vf vf_copysign(vf a, vf b) {
 }
 FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
     /* roundscale and scalef would do it too, in two micro-operations each; these are one. */
-    const __m512 magic = _mm512_set1_ps(0x1.8p23f);
+    const __m512 magic = _mm512_set1_ps(12583039.0f);
     __m512 t = _mm512_add_ps(a, magic);
-    __m512i n = _mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127));
-    *pow2 = _mm512_castsi512_ps(_mm512_slli_epi32(n, 23));
+    *pow2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
     return _mm512_sub_ps(t, magic);
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }

@@ -50,10 +50,9 @@ FA_INLINE vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* 
 FA_INLINE vf vf_abs(vf a) { return vabsq_f32(a); }
 FA_INLINE vf vf_copysign(vf a, vf b) { return vbslq_f32(vdupq_n_u32(0x80000000u), b, a); }
 FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
-    const float32x4_t magic = vdupq_n_f32(0x1.8p23f);
+    const float32x4_t magic = vdupq_n_f32(12583039.0f);
     float32x4_t t = vaddq_f32(a, magic);
-    uint32x4_t n = vaddq_u32(vreinterpretq_u32_f32(t), vdupq_n_u32(127));
-    *pow2 = vreinterpretq_f32_u32(vshlq_n_u32(n, 23));
+    *pow2 = vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(t), 23));
     return vsubq_f32(t, magic);
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return vcltq_f32(a, b); }

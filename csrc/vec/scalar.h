@@ -37,17 +37,18 @@ FA_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 FA_INLINE vf vf_abs(vf a) { return fabsf(a); }
 /* |a| with the sign of b, zeros and NaN included. */
 FA_INLINE vf vf_copysign(vf a, vf b) { return copysignf(a, b); }
-/* For |a| <= 2^21: n = a rounded to the nearest integer (ties to even); and for -126 <= n <= 127
- * *pow2 = 2^n.  Other a, NaN too: no trap, both results arbitrary. */
+/* For |a| <= 2^21: n = a rounded to the nearest integer (ties to odd); and for -126 <= n <= 127
+ * *pow2 = 2^n.  Other a, NaN too: no trap, both results arbitrary.
+ * The low bits of a + 2^23 * 1.5 + 127 are n + 127, in two's complement: the exponent of 2^n. */
 FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
     union {
         float f;
         uint32_t u;
     } t, p;
-    t.f = a + 0x1.8p23f; /* the low bits of the sum hold the integer, in two's complement */
-    p.u = (t.u + 127u) << 23;
+    t.f = a + 12583039.0f;
+    p.u = t.u << 23;
     *pow2 = p.f;
-    return t.f - 0x1.8p23f;
+    return t.f - 12583039.0f;
 }
 /* a < b; false where either is NaN. */
 FA_INLINE vm vm_lt(vf a, vf b) { return a < b; }
