@@ -128,23 +128,26 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
         }
 }
 
-static void value_rows_in_place(const fa_tile *t, const float *alpha) {
+static void value_rows_in_place(const fa_tile *t, const row_groups *g, const float *alpha) {
     const int per_step = (int)fa_ceil_div(FA_NR, FETCH_LINE);
     fetcher ahead = fetch_begin(t->k, t->k_stride, 0, t->qk_size, t->n_keys, per_step);
     for (int c = 0; c < t->v_size; c += FA_NR)
-        for (int i = 0; i < t->n_rows; i += FA_MR) {
+        for (int x = 0; x < g->n; x++) {
+            int i = g->first[x];
 #define FA_BODY(mr) value_columns(mr, t, i, c, alpha, &ahead)
-            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+            FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY
         }
 }
 
 static void FA_NAME(tile_decode)(const fa_tile *t) {
     float alpha[FA_MAX_ROW_BLOCK];
+    row_groups groups;
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
+    group_rows(t, &groups);
     dot_block(t);
     softmax_rows(t, alpha);
-    value_rows_in_place(t, alpha);
+    value_rows_in_place(t, &groups, alpha);
 }
 
 static void FA_NAME(weights_decode)(const fa_tile *t) {

@@ -4,13 +4,17 @@
 
 static void FA_NAME(tile_prefill)(const fa_tile *t) {
     float alpha[FA_MAX_ROW_BLOCK];
+    row_groups groups;
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
-    score_block(t);
+    group_rows(t, &groups);
+    score_block(t, &groups);
     softmax_rows(t, alpha);
-    value_block(t, alpha);
+    value_block(t, &groups, alpha);
 }
 
 static void FA_NAME(weights_prefill)(const fa_tile *t) {
-    score_block(t);
+    row_groups groups;
+    group_rows(t, &groups);
+    score_block(t, &groups);
     weights_rows(t);
 }

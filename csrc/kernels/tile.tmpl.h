@@ -72,30 +72,54 @@ FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *pan
 #define FA_ROWS_SWITCH(n, body) \
     switch (n) { FA_ROWS_CASES(body) default : break; }
 
+/* The rows of a tile in groups of at most FA_MR, as even as can be: a group of one or two rows keeps
+ * few sums in flight and costs nearly as much as a full one. */
+typedef struct row_groups {
+    int n, first[FA_MAX_ROW_BLOCK + 1];
+    /* How many of the tile's keys any row of the group may see: the others need not be multiplied.
+     * (Their scores stay as they were and must be hidden; their weights are zeros.) */
+    int n_keys[FA_MAX_ROW_BLOCK];
+} row_groups;
+
+static void group_rows(const fa_tile *t, row_groups *g) {
+    g->n = (int)fa_ceil_div(t->n_rows, FA_MR);
+    for (int x = 0, i = 0; x < g->n; x++) {
+        int64_t seen = 0;
+        g->first[x] = i;
+        for (int stop = i + (t->n_rows - i + g->n - x - 1) / (g->n - x); i < stop; i++)
+            seen = fa_max64(seen, t->rows[i].key_hi - t->key_first);
+        g->n_keys[x] = (int)fa_min64(seen, t->n_keys);
+    }
+    g->first[g->n] = t->n_rows;
+}
+
 /* s = q k^T for a block of rows and packed keys.  Panels outside, rows inside: one panel stays in
  * the first-level cache while all rows of the block pass over it. */
-static void score_block(const fa_tile *t) {
+static void score_block(const fa_tile *t, const row_groups *g) {
     for (int j = 0; j < t->n_keys; j += FA_NR) {
         const float *panel = t->k + (int64_t)j * t->qk_size;
-        for (int i = 0; i < t->n_rows; i += FA_MR) {
+        for (int x = 0; x < g->n; x++) {
+            int i = g->first[x];
             const float *q = t->q + i * t->q_stride;
             float *s = t->s + i * t->s_stride + j;
+            if (j >= g->n_keys[x]) continue;
 #define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, s, t->s_stride)
-            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+            FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY
         }
     }
 }
 
 /* o = o * alpha + s v for a block of rows and packed values; panels have v_stride floats. */
-static void value_block(const fa_tile *t, const float *alpha) {
+static void value_block(const fa_tile *t, const row_groups *g, const float *alpha) {
     for (int c = 0; c < t->v_size; c += FA_NR) {
         const float *panel = t->v + (c / FA_NR) * t->v_stride;
-        for (int i = 0; i < t->n_rows; i += FA_MR) {
+        for (int x = 0; x < g->n; x++) {
+            int i = g->first[x], n = g->n_keys[x];
             const float *p = t->s + i * t->s_stride;
             float *o = t->o + i * t->o_stride + c;
-#define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, t->n_keys, alpha + i, o, t->o_stride)
-            FA_ROWS_SWITCH(fa_min(FA_MR, t->n_rows - i), FA_BODY)
+#define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, n, alpha + i, o, t->o_stride)
+            FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY
         }
     }
@@ -112,6 +136,7 @@ static void FA_NAME(pack_keys)(const float *k, int64_t k_stride, int n_keys, int
             for (int i = 0; i < VF_LANES; i++) rows[i] = vf_set1(0.0f);
             for (int i = 0; i < n; i++) {
                 const float *from = k + (j + i) * k_stride + d;
+                FA_PREFETCH(from + VF_LANES * k_stride); /* the next rows: they may be far */
                 rows[i] = nd == VF_LANES ? vf_load(from) : vf_load_part(from, nd);
             }
             vf_transpose(rows);
@@ -126,11 +151,15 @@ static void FA_NAME(pack_keys)(const float *k, int64_t k_stride, int n_keys, int
                      vf_set1(0.0f));
 }
 
+enum { VALUES_AHEAD = 16 }; /* rows fetched before their turn */
+
 static void FA_NAME(pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
                                  const uint8_t *hidden, float *panels) {
     for (int j = 0; j < n_keys; j++) {
         const float *from = v + j * v_stride;
         int n = hidden && hidden[j] ? 0 : v_size; /* a hidden row is not read */
+        for (int c = 0; c < v_size; c += FA_ALIGN / (int)sizeof *v)
+            FA_PREFETCH(from + VALUES_AHEAD * v_stride + c);
         for (int c = 0; c < v_size; c += FA_NR) {
             float *to = panels + (int64_t)(c / FA_NR) * FA_NR * n_keys + (int64_t)j * FA_NR;
             for (int x = 0; x < FA_NR; x += VF_LANES) {

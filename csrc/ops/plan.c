@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Implements ops/plan.h: every tile size, split rule and threshold, with its reason.
- * No size depends on the number of threads, on the batch or on the data: so neither do the bits. */
+ * No size depends on the number of threads or on the data, and none that a row's bits depend on (its
+ * row block, the key tiles and chunks) on the batch: so neither do the bits. */
 #include "ops/plan.h"
 
 enum {
@@ -14,11 +15,17 @@ enum {
     DECODE_CHUNK = 512,
     DECODE_MAX_CHUNKS = 64,
     DECODE_HEADS = 32,
-    /* Prefill: a block of rows shares one key panel in L1; the packed K and V tiles live in L2. */
+    /* Prefill: a block of rows shares one key panel in L1; the packed K and V tiles live in L2.  Blocks
+     * are as even as can be: a block of a few rows costs as much as one of many. */
     PREFILL_ROW_BLOCK = 48,
     PREFILL_MAX_TILE = 256,
     PREFILL_TILE_BYTES = 64 * 1024,
-    PREFILL_ROWS = 192,
+    /* Rows of a task, which pack each tile once: the more the better (packing is 8 % of the time with
+     * 192, 2 % with 768), as long as there are tasks enough for many threads, and as long as queries
+     * and outputs, which pass by tile after tile, stay near. */
+    PREFILL_TASKS = 48,
+    PREFILL_MIN_ROWS = 192,
+    PREFILL_MAX_ROWS = 768,
     PREFILL_ROWS_BYTES = 256 * 1024,
     /* Sums longer than this many keys are cut and merged, so that rounding errors do not pile up. */
     PREFILL_CHUNK = 8192
@@ -37,9 +44,12 @@ static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
 static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     int64_t widest = fa_max64(1, fa_max64(d->qk_size, d->v_size)) * (int64_t)sizeof(float);
     int64_t tile = fa_min64(PREFILL_MAX_TILE, PREFILL_TILE_BYTES / widest);
-    int64_t rows = fa_min64(PREFILL_ROWS, PREFILL_ROWS_BYTES / widest);
+    int64_t rows = fa_ceil_div(p->n_heads * p->n_rows, PREFILL_TASKS);
+    rows = fa_max64(PREFILL_MIN_ROWS, fa_min64(rows, PREFILL_MAX_ROWS));
+    rows = fa_min64(rows, PREFILL_ROWS_BYTES / widest);
     p->key_tile = (int)fa_max64(k->nr, tile / k->nr * k->nr);
-    p->row_block = PREFILL_ROW_BLOCK / k->mr * k->mr;
+    int64_t n_blocks = fa_max64(1, fa_ceil_div(p->n_rows, PREFILL_ROW_BLOCK));
+    p->row_block = (int)fa_max64(1, fa_ceil_div(p->n_rows, n_blocks));
     p->rows_per_task = fa_max64(p->row_block, rows / p->row_block * p->row_block);
     p->key_chunk = fa_round_up(PREFILL_CHUNK, p->key_tile);
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
