@@ -5,6 +5,7 @@
 
 import numpy as np
 import pytest
+from cases import EXHAUSTIVE
 
 native = pytest.importorskip("fastattn._native")
 f32 = np.float32
@@ -131,6 +132,14 @@ def test_exp2_over_all_floats(probe):
     assert got[small].tobytes() == bytes(4 * small.sum())  # +0
     assert np.isnan(got[np.isnan(x)]).all()
     assert np.max(ulps(got[middle], np.exp2(x[middle].astype(np.float64)))) <= 2.0
+
+
+def test_exp2_where_its_polynomial_ends(probe):
+    """The worst of all floats lie near +-1/2; every one of them if the run is exhaustive."""
+    ends = np.array([0.25, 1.0], f32).view(np.uint32)
+    x = np.arange(*ends, 1 if EXHAUSTIVE else 17, dtype=np.uint32).view(f32)
+    for part in (x, -x):
+        assert np.max(ulps(probe("exp2", part), np.exp2(part.astype(np.float64)))) <= 2.0
 
 
 def test_exp2_at_the_edges(probe):
