@@ -90,6 +90,9 @@ def test_operations_across_lanes(probe, rng):
     np.testing.assert_array_equal(probe("hsum", x), np.repeat(blocks.sum(1), lanes))
     np.testing.assert_array_equal(probe("hmax", x), np.repeat(blocks.max(1), lanes))
     np.testing.assert_array_equal(probe("iota", x), np.tile(np.arange(lanes), 4))
+    whole = rng.integers(-50, 50, (3, lanes, lanes)).astype(f32)
+    sums = probe("hsums", whole.ravel())[: 3 * lanes]
+    np.testing.assert_array_equal(sums, whole.sum(axis=-1).ravel())
     square = rng.standard_normal((3, lanes, lanes)).astype(f32)
     np.testing.assert_array_equal(probe("transpose", square.ravel()), square.swapaxes(1, 2).ravel())
 

@@ -48,6 +48,14 @@ static int FA_NAME(probe)(const char *op, const float *a, const float *b, const 
         }
         return 1;
     }
+    if (strcmp(op, "hsums") == 0) { /* the same blocks: sums of the rows */
+        for (int64_t i = 0; i + VF_LANES * VF_LANES <= n; i += VF_LANES * VF_LANES) {
+            vf rows[VF_LANES];
+            for (int x = 0; x < VF_LANES; x++) rows[x] = vf_load(a + i + x * VF_LANES);
+            vf_store(out + i / VF_LANES, vf_hsums(rows));
+        }
+        return 1;
+    }
     if (strcmp(op, "bytes") ==
         0) { /* a holds bytes: out[i] = 1 where byte i is set, whole vectors */
         const uint8_t *bytes = (const uint8_t *)(const void *)a;

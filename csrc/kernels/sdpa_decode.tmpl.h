@@ -2,45 +2,32 @@
  * Attention of few rows against keys and values as they lie: limited by memory bandwidth.
  * Used by ops/sdpa.c through the table.  Packs nothing: each key and value is read once for all rows. */
 
-/* Lane i = the sum of the lanes of acc[i], always in the same order. */
-FA_INLINE vf sum_lanes(vf *acc) {
-    vf_transpose(acc);
-    for (int half = VF_LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) acc[i] = vf_add(acc[i], acc[i + half]);
-    return acc[0];
-}
-
 /* Keys and values that will be wanted soon are fetched line by line between the arithmetic: in address
  * order, which the hardware prefetcher takes up, and evenly, since a burst fills the miss buffers and
- * stalls the loads behind it.  While scores are made the values come, while values are summed the
- * keys: so memory is never idle.  Addresses past the end are harmless: a prefetch never faults. */
+ * stalls the loads behind it.  While scores are made the tile's values come, while values are summed
+ * the next keys: so memory is never idle.  Addresses past the end are harmless: a prefetch never
+ * faults. */
 typedef struct fetcher {
-    const float *row;
-    int64_t stride;
-    int at, size, n_rows, lines_per_step;
+    const char *at;
+    int64_t jump; /* bytes from the end of a row's lines to the next row */
+    int lines_of_row, lines_left, lines_per_step;
 } fetcher;
 
-enum { FETCH_AHEAD = 16, FETCH_LINE = FA_ALIGN / (int)sizeof(float) }; /* keys; floats */
+enum { FETCH_LINE = FA_ALIGN / (int)sizeof(float) }; /* floats */
 
-/* n rows of `size` floats, FETCH_AHEAD rows after row `first`. */
-FA_INLINE fetcher fetch_begin(const float *rows, int64_t stride, int first, int size, int n,
-                              int lines_per_step) {
-    fetcher f = {rows + (first + FETCH_AHEAD) * stride, stride, 0, size, n, lines_per_step};
-    if (stride == size) { /* one long row */
-        f.size *= n;
-        f.n_rows = 1;
-    }
-    return f;
+FA_INLINE fetcher fetch_begin(const float *rows, int64_t stride, int size, int lines_per_step) {
+    int lines = (int)fa_ceil_div(fa_max(size, 1), FETCH_LINE);
+    int64_t jump = stride * (int64_t)sizeof *rows - lines * (int64_t)FA_ALIGN;
+    return (fetcher){(const char *)rows, jump, lines, lines, lines_per_step};
 }
 
 FA_INLINE void fetch(fetcher *f) {
-    for (int x = 0; x < f->lines_per_step && f->n_rows > 0; x++) {
-        FA_PREFETCH(f->row + f->at);
-        f->at += FETCH_LINE;
-        if (f->at >= f->size) {
-            f->at = 0;
-            f->row += f->stride;
-            f->n_rows--;
+    for (int x = 0; x < f->lines_per_step; x++) {
+        FA_PREFETCH(f->at);
+        f->at += FA_ALIGN;
+        if (--f->lines_left == 0) {
+            f->at += f->jump;
+            f->lines_left = f->lines_of_row;
         }
     }
 }
@@ -77,7 +64,7 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
     }
     /* Rows of scores have room past the last key: whole groups are stored, the rest is masked later. */
     float sums[VF_LANES], *s = t->s + (int64_t)i * t->s_stride + j;
-    vf_store(sums, sum_lanes(acc));
+    vf_store(sums, vf_hsums(acc));
     for (int r = 0; r < n_rows; r++)
         memcpy(s + (int64_t)r * t->s_stride, sums + r * per_row, (size_t)per_row * sizeof *sums);
 }
@@ -92,7 +79,7 @@ static void dot_block(const fa_tile *t) {
     const int per_step = (int)fa_ceil_div(VF_LANES * VF_LANES, FETCH_LINE * t->n_rows);
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
-        fetcher ahead = fetch_begin(t->v, t->v_stride, j, t->v_size, VF_LANES, per_step);
+        fetcher ahead = fetch_begin(t->v + j * t->v_stride, t->v_stride, t->v_size, per_step);
 #if VF_LANES >= 4
         for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead);
         for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead);
@@ -130,7 +117,7 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
 
 static void value_rows_in_place(const fa_tile *t, const row_groups *g, const float *alpha) {
     const int per_step = (int)fa_ceil_div(FA_NR, FETCH_LINE);
-    fetcher ahead = fetch_begin(t->k, t->k_stride, 0, t->qk_size, t->n_keys, per_step);
+    fetcher ahead = fetch_begin(t->k + t->n_keys * t->k_stride, t->k_stride, t->qk_size, per_step);
     for (int c = 0; c < t->v_size; c += FA_NR)
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];

@@ -55,6 +55,8 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const fa_layout *l = &j->layout;
     const int packed = !j->plan.is_decode, block_rows = j->plan.row_block;
     const int final_state = mode == FA_WEIGHTS;
+    const int64_t poll_after = 1 << 24; /* products: a millisecond or so */
+    int64_t n_products = 0;
 
     for (int64_t key = lo; key < hi; key += j->plan.key_tile) {
         int n = (int)fa_min64(j->plan.key_tile, hi - key);
@@ -107,7 +109,10 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 (packed ? k->tile_prefill : k->tile_decode)(&tile);
             }
         }
+        n_products += (int64_t)n_rows * n * (d->qk_size + d->v_size + 16);
+        if (n_products < poll_after) continue;
         if (fa_pool_poll(t->worker)) return;
+        n_products = 0;
     }
 }
 

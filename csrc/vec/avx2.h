@@ -56,6 +56,13 @@ FA_INLINE float vf_hmax(vf a) {
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
 }
+FA_INLINE vf vf_hsums(vf *v) {
+    for (int i = 0; i < 4; i++) v[i] = _mm256_hadd_ps(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < 2; i++) v[i] = _mm256_hadd_ps(v[2 * i], v[2 * i + 1]);
+    /* v[i] = halves of the sums of vectors 4 i .. 4 i + 3, each half in 128 bits */
+    return _mm256_add_ps(_mm256_permute2f128_ps(v[0], v[1], 0x20),
+                         _mm256_permute2f128_ps(v[0], v[1], 0x31));
+}
 FA_INLINE void vf_transpose(vf *rows) {
     __m256 t[8], u[8];
     for (int i = 0; i < 8; i += 2) {

@@ -65,6 +65,23 @@ FA_INLINE float vf_hmax(vf a) {
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
 }
+FA_INLINE __m512 add_pairs(__m512 a, __m512 b) { /* within 128 bits: a b a b */
+    return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+}
+FA_INLINE __m512 add_pairs2(__m512 a, __m512 b) { /* within 128 bits: a a b b */
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+}
+FA_INLINE __m512 add_quarters(__m512 a, __m512 b) { /* quarters: a a b b */
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+}
+FA_INLINE vf vf_hsums(vf *v) {
+    for (int i = 0; i < 8; i++) v[i] = add_pairs(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < 4; i++) v[i] = add_pairs2(v[2 * i], v[2 * i + 1]);
+    for (int i = 0; i < 2; i++) v[i] = add_quarters(v[2 * i], v[2 * i + 1]);
+    return add_quarters(v[0], v[1]);
+}
 FA_INLINE void vf_transpose(vf *rows) {
     __m512 t[16], u[16];
     for (int i = 0; i < 16; i += 2) {

@@ -75,6 +75,7 @@ FA_INLINE float vf_hmax(vf a) {
     float x = vget_lane_f32(h, 0), y = vget_lane_f32(h, 1);
     return x > y ? x : y;
 }
+FA_INLINE vf vf_hsums(vf *v) { return vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])); }
 FA_INLINE void vf_transpose(vf *rows) {
     float32x4_t a = vtrn1q_f32(rows[0], rows[1]), b = vtrn2q_f32(rows[0], rows[1]);
     float32x4_t c = vtrn1q_f32(rows[2], rows[3]), d = vtrn2q_f32(rows[2], rows[3]);

@@ -61,5 +61,8 @@ FA_INLINE vf vf_select(vm m, vf a, vf b) { return m ? a : b; }
 /* The sum (maximum) of the lanes, always in the same order of pairs: halves, then quarters, ... */
 FA_INLINE float vf_hsum(vf a) { return a; }
 FA_INLINE float vf_hmax(vf a) { return a; }
+/* Lane i holds the sum of the lanes of v[i], for VF_LANES vectors, always in the same order; v is
+ * used up. */
+FA_INLINE vf vf_hsums(vf *v) { return v[0]; }
 /* In place: lane j of rows[i] and lane i of rows[j] change places, for VF_LANES rows. */
 FA_INLINE void vf_transpose(vf *rows) { (void)rows; }
