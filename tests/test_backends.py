@@ -50,6 +50,10 @@ def test_forced_backend_really_runs(backend, rng, monkeypatch):
                 ran.append(name)
                 return _native.sdpa(call, name, n_threads)
 
+            def sdpa_plain(self, *arguments):
+                ran.append(arguments[-2])
+                return _native.sdpa_plain(*arguments)
+
         spy = Spy()
         monkeypatch.setattr(fastattn, "_native", spy)
         for module in (chooser, fastattn.functional):

@@ -129,7 +129,7 @@ def test_unusual_arrays_go_the_long_way(native, rng, checked, change, position):
         {"sinks": np.ones(4, f32)},
         {"out": np.zeros((2, 4, 4, 8), f32)},
     ],
-    ids=str,
+    ids=lambda options: next(iter(options)),
 )
 def test_options_go_the_long_way(native, rng, checked, options):
     arrays = draw(rng, [(2, 4, 4, 8)] * 3)
