@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ * A fixed set of calls of fa_sdpa on one thread, for .ci/instructions.py, which counts their instructions.
+ * Used by it under callgrind, which dumps its counters whenever fa_sdpa returns.
+ * It checks no result and takes no time: tests/c/test_kernels.c and bench/ do. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fastattn.h"
+
+/* head size of keys and values alike; 0 = off everywhere. */
+typedef struct call {
+    const char *name;
+    int batch, q_heads, kv_heads, n_queries, n_keys, size;
+    int is_causal, window_left; /* window_left: keys seen before the row's own, plus 1 */
+    int bias, mask, alibi, sinks, ragged, weights;
+    int bad_hidden, bad_visible; /* NaN in the value of a key that a mask hides, or that rows see */
+    double softcap;
+} call;
+
+/* Small, because every instruction is emulated, but of several tiles, row blocks (prefill) or chunks
+ * (decode), with a rest of each.  The first one is also run before the counting, to warm up. */
+static const call calls[] = {
+    {"smallest", 1, 1, 1, 1, 1, .size = 64},
+    {"prefill", 1, 1, 1, 200, 600, .size = 64},
+    {"prefill causal", 1, 1, 1, 400, 400, .size = 64, .is_causal = 1},
+    {"prefill D128", 1, 1, 1, 200, 300, .size = 128},
+    {"prefill D40", 1, 1, 1, 100, 300, .size = 40},
+    {"short", 2, 3, 3, 128, 128, .size = 64},
+    {"decode", 2, 8, 2, 1, 1100, .size = 128},
+    {"decode one row", 1, 2, 2, 1, 1100, .size = 64},
+    {"all options", 1, 2, 1, 100, 300, .size = 64, .bias = 1, .mask = 1, .alibi = 1,
+     .softcap = 20.0},
+    {"window", 1, 1, 1, 500, 500, .size = 64, .is_causal = 1, .window_left = 65},
+    {"ragged sinks", 3, 2, 2, 70, 300, .size = 64, .ragged = 1, .sinks = 1},
+    {"weights", 1, 2, 2, 70, 300, .size = 64, .weights = 1},
+    {"hidden NaN", 1, 1, 1, 100, 300, .size = 64, .mask = 1, .bad_hidden = 1},
+    {"visible NaN", 1, 1, 1, 20, 300, .size = 64, .bad_visible = 1},
+};
+
+/* Whole pages: instructions must not depend on where an array happens to lie.  Never freed. */
+static void *allocate(size_t bytes) {
+    void *p = aligned_alloc(4096, (bytes + 4096) / 4096 * 4096);
+    if (!p) abort();
+    return p;
+}
+
+static float draw(void) { /* uniform in [-2, 2), the same numbers everywhere */
+    static uint32_t seed = 1;
+    seed = seed * 1664525u + 1013904223u;
+    return (float)(seed >> 8) * 0x1p-22f - 2.0f;
+}
+
+static float *draw_many(size_t n) {
+    float *p = allocate(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) p[i] = draw();
+    return p;
+}
+
+static intptr_t lead_bytes[8]; /* the batch strides of the arrays of one call */
+static int n_arrays;
+
+/* C-contiguous (batch, heads, rows, cols) over `data`; lead == 0: all batch entries are the same. */
+static fa_array array(void *data, int type, int heads, int rows, int cols, int lead) {
+    intptr_t item = type == FA_BOOL ? 1 : (intptr_t)sizeof(float);
+    fa_array a = {data, &lead_bytes[n_arrays++], (int64_t)rows * cols, cols, 1, type};
+    lead_bytes[n_arrays - 1] = lead ? (intptr_t)heads * rows * cols * item : 0;
+    return a;
+}
+
+static fa_array floats(int batch, int heads, int rows, int cols) {
+    float *data = draw_many((size_t)batch * (size_t)heads * (size_t)rows * (size_t)cols);
+    return array(data, FA_F32, heads, rows, cols, 1);
+}
+
+/* Every row of every head sees about five keys of six, and never key 7. */
+static fa_array bool_mask(const call *c) {
+    size_t n = (size_t)c->q_heads * (size_t)c->n_queries * (size_t)c->n_keys;
+    uint8_t *data = allocate(n);
+    for (size_t i = 0; i < n; i++) data[i] = draw() < 1.3f && i % (size_t)c->n_keys != 7;
+    return array(data, FA_BOOL, c->q_heads, c->n_queries, c->n_keys, 0);
+}
+
+static int run(const call *c, int backend) {
+    static const float slopes[] = {0.25f, 0.0625f}, sinks[] = {1.0f, -INFINITY};
+    static const int64_t lengths[] = {300, 0, 123};
+    const intptr_t shape[] = {c->batch};
+    size_t n_rows = (size_t)c->batch * (size_t)c->q_heads * (size_t)c->n_queries;
+    n_arrays = 0;
+    fa_sdpa_desc d = {.exec = {backend, 1, NULL},
+                      .n_lead = 1,
+                      .lead_shape = shape,
+                      .n_batch = c->batch,
+                      .n_q_heads = c->q_heads,
+                      .n_kv_heads = c->kv_heads,
+                      .n_queries = c->n_queries,
+                      .n_keys = c->n_keys,
+                      .qk_size = c->size,
+                      .v_size = c->size,
+                      .scale = 1.0 / sqrt(c->size),
+                      .softcap = c->softcap,
+                      .is_causal = c->is_causal,
+                      .window_left = c->window_left - 1,
+                      .window_right = -1};
+    d.query = floats(c->batch, c->q_heads, c->n_queries, c->size);
+    d.key = floats(c->batch, c->kv_heads, c->n_keys, c->size);
+    d.value = floats(c->batch, c->kv_heads, c->n_keys, c->size);
+    d.out = floats(c->batch, c->q_heads, c->n_queries, c->size);
+    if (c->bias) d.bias = floats(c->batch, c->q_heads, c->n_queries, c->n_keys);
+    if (c->mask) d.attn_mask = bool_mask(c);
+    if (c->alibi) d.slopes = slopes;
+    if (c->sinks) d.sinks = sinks;
+    if (c->ragged) d.kv_lengths = lengths;
+    if (c->weights) d.weights = draw_many(n_rows * (size_t)c->n_keys);
+    if (c->bad_hidden || c->bad_visible) ((float *)d.value.data)[7 * c->size] = NAN;
+    d.lse = draw_many(n_rows);
+    return fa_sdpa(&d);
+}
+
+/* instructions BACKEND: prints the names of the calls in order, the warm-up's included. */
+int main(int argc, char **argv) {
+    for (int b = 0; argc == 2 && b < fa_backend_count(); b++) {
+        if (strcmp(fa_backend_name(b), argv[1]) != 0 || !fa_backend_supported(b)) continue;
+        int status = run(&calls[0], b);
+        printf("warm-up\n");
+        for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+            status |= run(&calls[i], b);
+            printf("%s\n", calls[i].name);
+        }
+        return status;
+    }
+    fprintf(stderr, "this machine cannot run the backend %s\n", argc == 2 ? argv[1] : "(none)");
+    return 2;
+}
