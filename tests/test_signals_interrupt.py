@@ -131,8 +131,8 @@ with fastattn.threads(3):
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     given = endless("decode")
     while interrupted < {100 if EXHAUSTIVE else 12}:
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.02))
         try:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.001, 0.02))
             sdpa(**given)
         except KeyboardInterrupt:
             interrupted += 1

@@ -4,6 +4,7 @@
 
 #include "vec/math.tmpl.h"
 
+#include "kernels/fetch.tmpl.h"
 #include "kernels/tile.tmpl.h"
 
 #include "kernels/mask.tmpl.h"

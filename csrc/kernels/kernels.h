@@ -38,6 +38,20 @@ typedef struct fa_row {
     int64_t key_lo, key_hi; /* keys that causality, window and length leave: [lo, hi) */
 } fa_row;
 
+/* Rows of memory that will be wanted soon, fetched a few cache lines at a time between the arithmetic. */
+typedef struct fa_fetch {
+    const char *at;
+    int64_t jump;    /* bytes from the end of a row's lines to the next row */
+    int64_t n_lines; /* that are left */
+    int lines_of_row, lines_of_row_left;
+} fa_fetch;
+
+/* What the next task will read. */
+typedef struct fa_ahead {
+    fa_fetch rows[4];
+    int n, now, lines_per_step;
+} fa_ahead;
+
 /* A block of query rows against a run of keys. */
 typedef struct fa_tile {
     const fa_scoring *scoring;
@@ -57,6 +71,7 @@ typedef struct fa_tile {
     float *row_max, *row_sum;
     float *o; /* rows of o_stride = round_up(v_size, nr) */
     int o_stride;
+    fa_ahead *ahead; /* prefill: NULL, or what is fetched meanwhile */
 } fa_tile;
 
 /* One row, computed in double from the arrays themselves. */

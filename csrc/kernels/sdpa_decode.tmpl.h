@@ -1,40 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * Attention of few rows against keys and values as they lie: limited by memory bandwidth.
- * Used by ops/sdpa.c through the table.  Packs nothing: each key and value is read once for all rows. */
-
-/* Keys and values that will be wanted soon are fetched line by line between the arithmetic: in address
- * order, which the hardware prefetcher takes up, and evenly, since a burst fills the miss buffers and
- * stalls the loads behind it.  While scores are made the tile's values come, while values are summed
- * the next keys: so memory is never idle.  Addresses past the end are harmless: a prefetch never
- * faults. */
-typedef struct fetcher {
-    const char *at;
-    int64_t jump; /* bytes from the end of a row's lines to the next row */
-    int lines_of_row, lines_left, lines_per_step;
-} fetcher;
-
-enum { FETCH_LINE = FA_ALIGN / (int)sizeof(float) }; /* floats */
-
-FA_INLINE fetcher fetch_begin(const float *rows, int64_t stride, int size, int lines_per_step) {
-    int lines = (int)fa_ceil_div(fa_max(size, 1), FETCH_LINE);
-    int64_t jump = stride * (int64_t)sizeof *rows - lines * (int64_t)FA_ALIGN;
-    return (fetcher){(const char *)rows, jump, lines, lines, lines_per_step};
-}
-
-FA_INLINE void fetch(fetcher *f) {
-    for (int x = 0; x < f->lines_per_step; x++) {
-        FA_PREFETCH(f->at);
-        f->at += FA_ALIGN;
-        if (--f->lines_left == 0) {
-            f->at += f->jump;
-            f->lines_left = f->lines_of_row;
-        }
-    }
-}
+ * Used by ops/sdpa.c through the table.  Packs nothing: each key and value is read once for all rows.
+ * While scores are made the tile's values are fetched, while values are summed the next keys: memory
+ * is never idle. */
 
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
-FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fetcher *ahead) {
+FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead,
+                        int n_lines) {
     enum { MAX_ROWS = 4 };
     const int per_row = VF_LANES / n_rows;
     const float *q = t->q + i * t->q_stride, *k[VF_LANES];
@@ -45,7 +18,7 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
     int d = 0;
     for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
         vf qd[MAX_ROWS];
-        fetch(ahead);
+        fetch_lines(ahead, n_lines);
         for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * t->q_stride + d);
         for (int x = 0; x < per_row; x++) {
             vf kd = vf_load(k[x] + d);
@@ -70,27 +43,30 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
 }
 
 /* The same against up to VF_LANES keys. */
-FA_INLINE void dot_keys(int n_rows, const fa_tile *t, int i, int j, int n_keys, fetcher *ahead) {
+FA_INLINE void dot_keys(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead,
+                        int n_lines) {
     for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
-        dot_rows(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
+        dot_rows(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead, n_lines);
 }
 
 static void dot_block(const fa_tile *t) {
-    const int per_step = (int)fa_ceil_div(VF_LANES * VF_LANES, FETCH_LINE * t->n_rows);
+    const int line = FA_ALIGN / (int)sizeof(float);
+    const int n_lines = (int)fa_ceil_div(VF_LANES * VF_LANES, line * t->n_rows); /* a step */
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
-        fetcher ahead = fetch_begin(t->v + j * t->v_stride, t->v_stride, t->v_size, per_step);
+        fa_fetch ahead = fetch_begin(t->v + j * t->v_stride, t->v_stride, t->v_size);
 #if VF_LANES >= 4
-        for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead);
-        for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead);
+        for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead, n_lines);
+        for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead, n_lines);
 #endif
-        for (; i < t->n_rows; i++) dot_keys(1, t, i, j, n, &ahead);
+        for (; i < t->n_rows; i++) dot_keys(1, t, i, j, n, &ahead, n_lines);
     }
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
 FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float *alpha,
-                             fetcher *ahead) {
+                             fa_fetch *ahead) {
+    const int n_lines = (FA_NR * (int)sizeof(float) + FA_ALIGN - 1) / FA_ALIGN; /* a key */
     const float *p = t->s + (int64_t)i * t->s_stride, *v = t->v + c;
     int left = t->v_size - c;
     vf acc[FA_MR][FA_NV];
@@ -98,7 +74,7 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
     for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
         vf vj[FA_NV];
-        fetch(ahead);
+        fetch_lines(ahead, n_lines);
         for (int x = 0; x < FA_NV; x++)
             vj[x] = left >= FA_NR ? vf_load(v + x * VF_LANES)
                                   : vf_load_part(v + x * VF_LANES,
@@ -116,8 +92,7 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
 }
 
 static void value_rows_in_place(const fa_tile *t, const row_groups *g, const float *alpha) {
-    const int per_step = (int)fa_ceil_div(FA_NR, FETCH_LINE);
-    fetcher ahead = fetch_begin(t->k + t->n_keys * t->k_stride, t->k_stride, t->qk_size, per_step);
+    fa_fetch ahead = fetch_begin(t->k + t->n_keys * t->k_stride, t->k_stride, t->qk_size);
     for (int c = 0; c < t->v_size; c += FA_NR)
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];

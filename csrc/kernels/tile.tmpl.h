@@ -103,6 +103,7 @@ static void score_block(const fa_tile *t, const row_groups *g) {
             const float *q = t->q + i * t->q_stride;
             float *s = t->s + i * t->s_stride + j;
             if (j >= g->n_keys[x]) continue;
+            fetch_step(t->ahead);
 #define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, s, t->s_stride)
             FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY
@@ -118,6 +119,7 @@ static void value_block(const fa_tile *t, const row_groups *g, const float *alph
             int i = g->first[x], n = g->n_keys[x];
             const float *p = t->s + i * t->s_stride;
             float *o = t->o + i * t->o_stride + c;
+            fetch_step(t->ahead);
 #define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, n, alpha + i, o, t->o_stride)
             FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY

@@ -85,14 +85,24 @@ static void finish_rows(const fa_task *t) {
     }
 }
 
+/* Head by head, so that the keys and values of a head stay in the caches; of causal heads the last
+ * rows first, which see most keys: so the last tasks of the call are short ones. */
+static int64_t row_task_of(const fa_plan *p, int64_t index) {
+    int64_t row_task = index % p->n_row_tasks;
+    return p->heavy_rows_last ? p->n_row_tasks - 1 - row_task : row_task;
+}
+
 static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
     const fa_job *j = ctx;
-    /* Head by head, so that the keys and values of a head stay in the caches; of causal heads the
-     * last rows first, which see most keys: so the last tasks of the call are short ones. */
-    int64_t row_task = index % j->plan.n_row_tasks;
+    const fa_plan *p = &j->plan;
     fa_task t;
-    if (j->plan.heavy_rows_last) row_task = j->plan.n_row_tasks - 1 - row_task;
-    fa_task_begin(j, worker, index / j->plan.n_row_tasks, row_task, &t);
+    fa_ahead ahead;
+    fa_task_begin(j, worker, index / p->n_row_tasks, row_task_of(p, index), &t);
+    index += j->n_threads; /* if all threads are equally fast, this one's next */
+    if (!p->is_decode && index < p->n_tasks) {
+        fa_task_look_ahead(&t, index / p->n_row_tasks, row_task_of(p, index), &ahead);
+        t.ahead = &ahead;
+    }
     fa_visit_chunks(&t, 0, t.n_rows, FA_ACCUMULATE);
     finish_rows(&t);
 }
@@ -157,6 +167,7 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
     for (; n_threads >= 1 && !block; n_threads = block ? n_threads : n_threads / 2)
         block = fa_scratch_take(partial + job.layout.size * (size_t)n_threads);
     if (!block) return FA_NO_MEMORY;
+    job.n_threads = n_threads;
     job.partial = (float *)(void *)block;
     job.scratch = block + partial;
 

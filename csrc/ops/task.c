@@ -96,6 +96,7 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->hidden = (uint8_t *)base + l->hidden;
     t->finished = (uint8_t *)base + l->finished;
     t->careful = (double *)(void *)(base + l->careful);
+    t->ahead = NULL;
     t->key_lo = d->n_keys;
     t->key_hi = 0;
     for (int i = 0; i < t->n_rows; i++) {
@@ -107,4 +108,41 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
             t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);
         }
     }
+}
+
+static void add_rows(fa_ahead *ahead, const fa_array *a, const char *first, int64_t size,
+                     int64_t n) {
+    int64_t lines = fa_ceil_div(size * (int64_t)sizeof(float), FA_ALIGN);
+    int64_t jump = a->row_stride * (int64_t)sizeof(float) - lines * FA_ALIGN;
+    if (lines * n > 0)
+        ahead->rows[ahead->n++] = (fa_fetch){first, jump, lines * n, (int)lines, (int)lines};
+}
+
+void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahead *ahead) {
+    const fa_job *j = t->job;
+    const fa_sdpa_desc *d = j->desc;
+    const fa_kernels *k = j->kernels;
+    int64_t batch = head / d->n_kv_heads, kv_head = head % d->n_kv_heads;
+    int64_t first = row_task * j->plan.rows_per_task;
+    int64_t n_rows = fa_min64(j->plan.rows_per_task, j->plan.n_rows - first);
+    int64_t n_keys = fa_min64(j->plan.key_tile, d->n_keys);
+    ahead->n = ahead->now = 0;
+    if (j->plan.group == 1) { /* else the rows are of several heads */
+        add_rows(ahead, &d->query,
+                 moved(&d->query, first_of(d, &d->query, batch, kv_head), 0, first), d->qk_size,
+                 n_rows);
+        add_rows(ahead, &d->out, moved(&d->out, first_of(d, &d->out, batch, kv_head), 0, first),
+                 d->v_size, n_rows);
+    }
+    if (batch != t->batch || kv_head != t->kv_head) {
+        add_rows(ahead, &d->key, first_of(d, &d->key, batch, kv_head), d->qk_size, n_keys);
+        add_rows(ahead, &d->value, first_of(d, &d->value, batch, kv_head), d->v_size, n_keys);
+    }
+    int64_t lines = 0, seen = fa_max64(0, t->key_hi - t->key_lo);
+    for (int x = 0; x < ahead->n; x++) lines += ahead->rows[x].n_lines;
+    /* One step for each product of a register block; a little early, since masks leave some out. */
+    int64_t strips = fa_ceil_div(seen, j->plan.key_tile) * fa_ceil_div(d->v_size, k->nr);
+    int64_t steps = fa_ceil_div(t->n_rows, k->mr) * (fa_ceil_div(seen, k->nr) + strips);
+    ahead->lines_per_step = (int)fa_ceil_div(lines * 5 / 4, fa_max64(1, steps));
+    if (ahead->lines_per_step > 64) ahead->n = 0; /* would be a burst */
 }

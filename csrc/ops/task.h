@@ -14,6 +14,7 @@ typedef struct fa_job {
     fa_plan plan;
     fa_layout layout;
     fa_scoring scoring;
+    int n_threads; /* that may take part */
     char *scratch; /* layout.size bytes per slot */
     float
         *partial; /* split_keys: per task rows * (o_stride + 2): outputs, then maxima, then sums */
@@ -33,11 +34,16 @@ typedef struct fa_task {
     float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
     double *careful;
+    fa_ahead *ahead; /* NULL, or what to fetch meanwhile */
 } fa_task;
 
 /* Fills the task: scratch of the worker, rows, scaled queries, key range. */
 void fa_task_begin(const fa_job *job, fa_worker *worker, int64_t head, int64_t row_task,
                    fa_task *t);
+
+/* What task (head, row_task) will read first, to be fetched while `t` computes: short tasks would else
+ * spend a quarter of their time waiting for memory. */
+void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahead *ahead);
 
 /* Row i of the task: its query, its output, and its index in a C-contiguous (batch, heads, queries). */
 const float *fa_task_query(const fa_task *t, int i);

@@ -101,6 +101,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .row_sum = (final_state ? t->row_sum : t->part_sum) + row,
                 .o = t->part_o + row * l->o_stride,
                 .o_stride = (int)l->o_stride,
+                .ahead = t->ahead,
             };
             if (final_state) {
                 (packed ? k->weights_prefill : k->weights_decode)(&tile);

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * Fetching memory that will be wanted soon, line by line between the arithmetic.
+ * Used by the attention kernels.  It changes no value.
+ *
+ * Lines come in address order, which the hardware prefetcher takes up, and evenly, since a burst fills
+ * the miss buffers and stalls the loads behind it.  Addresses past the end are harmless: a prefetch
+ * never faults. */
+
+FA_INLINE fa_fetch fetch_begin(const float *rows, int64_t stride, int size) {
+    int lines = (int)fa_ceil_div(fa_max(size, 1), FA_ALIGN / (int)sizeof *rows);
+    int64_t jump = stride * (int64_t)sizeof *rows - lines * (int64_t)FA_ALIGN;
+    return (fa_fetch){(const char *)rows, jump, 0, lines, lines};
+}
+
+FA_INLINE void fetch_lines(fa_fetch *f, int n) {
+    for (int x = 0; x < n; x++) {
+        FA_PREFETCH(f->at);
+        f->at += FA_ALIGN;
+        if (--f->lines_of_row_left == 0) {
+            f->at += f->jump;
+            f->lines_of_row_left = f->lines_of_row;
+        }
+    }
+}
+
+FA_INLINE void fetch_step(fa_ahead *a) {
+    if (!a || a->now == a->n) return;
+    fa_fetch *f = &a->rows[a->now];
+    fetch_lines(f, a->lines_per_step);
+    f->n_lines -= a->lines_per_step;
+    a->now += f->n_lines <= 0;
+}
