@@ -6,12 +6,6 @@
  * the miss buffers and stalls the loads behind it.  Addresses past the end are harmless: a prefetch
  * never faults. */
 
-FA_INLINE fa_fetch fetch_begin(const float *rows, int64_t stride, int size) {
-    int lines = (int)fa_ceil_div(fa_max(size, 1), FA_ALIGN / (int)sizeof *rows);
-    int64_t jump = stride * (int64_t)sizeof *rows - lines * (int64_t)FA_ALIGN;
-    return (fa_fetch){(const char *)rows, jump, 0, lines, lines};
-}
-
 FA_INLINE void fetch_lines(fa_fetch *f, int n) {
     for (int x = 0; x < n; x++) {
         FA_PREFETCH(f->at);

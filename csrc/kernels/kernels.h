@@ -46,6 +46,13 @@ typedef struct fa_fetch {
     int lines_of_row, lines_of_row_left;
 } fa_fetch;
 
+/* n rows of `size` floats. */
+FA_INLINE fa_fetch fa_fetch_rows(const float *rows, int64_t stride, int64_t size, int64_t n) {
+    int64_t lines = fa_ceil_div(fa_max64(size, 1) * (int64_t)sizeof *rows, FA_ALIGN);
+    int64_t jump = stride * (int64_t)sizeof *rows - lines * FA_ALIGN;
+    return (fa_fetch){(const char *)rows, jump, lines * n, (int)lines, (int)lines};
+}
+
 /* What the next task will read. */
 typedef struct fa_ahead {
     fa_fetch rows[4];

@@ -54,7 +54,7 @@ static void dot_block(const fa_tile *t) {
     const int n_lines = (int)fa_ceil_div(VF_LANES * VF_LANES, line * t->n_rows); /* a step */
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
-        fa_fetch ahead = fetch_begin(t->v + j * t->v_stride, t->v_stride, t->v_size);
+        fa_fetch ahead = fa_fetch_rows(t->v + j * t->v_stride, t->v_stride, t->v_size, VF_LANES);
 #if VF_LANES >= 4
         for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead, n_lines);
         for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead, n_lines);
@@ -92,7 +92,8 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
 }
 
 static void value_rows_in_place(const fa_tile *t, const row_groups *g, const float *alpha) {
-    fa_fetch ahead = fetch_begin(t->k + t->n_keys * t->k_stride, t->k_stride, t->qk_size);
+    fa_fetch ahead =
+        fa_fetch_rows(t->k + t->n_keys * t->k_stride, t->k_stride, t->qk_size, t->n_keys);
     for (int c = 0; c < t->v_size; c += FA_NR)
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];

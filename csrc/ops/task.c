@@ -112,10 +112,8 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
 
 static void add_rows(fa_ahead *ahead, const fa_array *a, const char *first, int64_t size,
                      int64_t n) {
-    int64_t lines = fa_ceil_div(size * (int64_t)sizeof(float), FA_ALIGN);
-    int64_t jump = a->row_stride * (int64_t)sizeof(float) - lines * FA_ALIGN;
-    if (lines * n > 0)
-        ahead->rows[ahead->n++] = (fa_fetch){first, jump, lines * n, (int)lines, (int)lines};
+    const float *rows = (const float *)(const void *)first;
+    if (size * n > 0) ahead->rows[ahead->n++] = fa_fetch_rows(rows, a->row_stride, size, n);
 }
 
 void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahead *ahead) {
