@@ -6,21 +6,19 @@
  * the miss buffers and stalls the loads behind it.  Addresses past the end are harmless: a prefetch
  * never faults. */
 
-FA_INLINE void fetch_lines(fa_fetch *f, int n) {
-    for (int x = 0; x < n; x++) {
-        FA_PREFETCH(f->at);
-        f->at += FA_ALIGN;
-        if (--f->lines_of_row_left == 0) {
-            f->at += f->jump;
-            f->lines_of_row_left = f->lines_of_row;
-        }
+FA_INLINE void fetch_line(fa_fetch *f) {
+    FA_PREFETCH(f->at);
+    f->at += FA_ALIGN;
+    if (--f->lines_of_row_left == 0) {
+        f->at += f->jump;
+        f->lines_of_row_left = f->lines_of_row;
     }
 }
 
 FA_INLINE void fetch_step(fa_ahead *a) {
     if (!a || a->now == a->n) return;
     fa_fetch *f = &a->rows[a->now];
-    fetch_lines(f, a->lines_per_step);
+    for (int x = 0; x < a->lines_per_step; x++) fetch_line(f);
     f->n_lines -= a->lines_per_step;
     a->now += f->n_lines <= 0;
 }

@@ -6,9 +6,8 @@
 
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
-FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead,
-                        int n_lines) {
-    enum { MAX_ROWS = 4 };
+FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
+    enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(float)) };
     const int per_row = VF_LANES / n_rows;
     const float *q = t->q + i * t->q_stride, *k[VF_LANES];
     vf acc[VF_LANES];
@@ -18,10 +17,10 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
     int d = 0;
     for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
         vf qd[MAX_ROWS];
-        fetch_lines(ahead, n_lines);
         for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * t->q_stride + d);
         for (int x = 0; x < per_row; x++) {
             vf kd = vf_load(k[x] + d);
+            if ((d / VF_LANES * per_row + x) % VECTORS_OF_LINE == 0) fetch_line(ahead);
             for (int r = 0; r < n_rows; r++)
                 acc[r * per_row + x] = vf_fma(qd[r], kd, acc[r * per_row + x]);
         }
@@ -43,30 +42,27 @@ FA_INLINE void dot_rows(int n_rows, const fa_tile *t, int i, int j, int n_keys, 
 }
 
 /* The same against up to VF_LANES keys. */
-FA_INLINE void dot_keys(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead,
-                        int n_lines) {
+FA_INLINE void dot_keys(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
     for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
-        dot_rows(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead, n_lines);
+        dot_rows(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
 }
 
 static void dot_block(const fa_tile *t) {
-    const int line = FA_ALIGN / (int)sizeof(float);
-    const int n_lines = (int)fa_ceil_div(VF_LANES * VF_LANES, line * t->n_rows); /* a step */
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
         fa_fetch ahead = fa_fetch_rows(t->v + j * t->v_stride, t->v_stride, t->v_size, VF_LANES);
 #if VF_LANES >= 4
-        for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead, n_lines);
-        for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead, n_lines);
+        for (; i + 4 <= t->n_rows; i += 4) dot_keys(4, t, i, j, n, &ahead);
+        for (; i + 2 <= t->n_rows; i += 2) dot_keys(2, t, i, j, n, &ahead);
 #endif
-        for (; i < t->n_rows; i++) dot_keys(1, t, i, j, n, &ahead, n_lines);
+        for (; i < t->n_rows; i++) dot_keys(1, t, i, j, n, &ahead);
     }
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
 FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float *alpha,
                              fa_fetch *ahead) {
-    const int n_lines = (FA_NR * (int)sizeof(float) + FA_ALIGN - 1) / FA_ALIGN; /* a key */
+    enum { COLUMNS_OF_LINE = FA_ALIGN / (int)sizeof(float) };
     const float *p = t->s + (int64_t)i * t->s_stride, *v = t->v + c;
     int left = t->v_size - c;
     vf acc[FA_MR][FA_NV];
@@ -74,7 +70,7 @@ FA_INLINE void value_columns(int mr, const fa_tile *t, int i, int c, const float
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
     for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
         vf vj[FA_NV];
-        fetch_lines(ahead, n_lines);
+        for (int x = 0; x < FA_NR; x += COLUMNS_OF_LINE) fetch_line(ahead);
         for (int x = 0; x < FA_NV; x++)
             vj[x] = left >= FA_NR ? vf_load(v + x * VF_LANES)
                                   : vf_load_part(v + x * VF_LANES,
