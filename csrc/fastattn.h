@@ -56,7 +56,13 @@ typedef struct fa_sdpa_desc {
     int64_t slopes_batch_stride;
     const float *sinks; /* n_q_heads values, -inf = none; or NULL */
     double scale;
-    double softcap;                    /* 0: off */
+    double softcap; /* 0: off */
+    /* Additive scores, if attention_v is there: s[j] = sum_u attention_v[h,u] tanh(query[b,h,i,u] +
+     * key[b,h',j,u]), u < qk_size; scale is 1 and softcap 0 then.  attention_v holds finite numbers,
+     * one row for all heads or one for each (attention_v_stride 0 or at least qk_size). */
+    const float *attention_v;
+    int64_t attention_v_stride;
+    const void *packed_keys;           /* what fa_additive_pack made of key, or NULL */
     int is_causal;                     /* 0 or 1 */
     int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
 } fa_sdpa_desc;
@@ -64,6 +70,14 @@ typedef struct fa_sdpa_desc {
 /* Computes the call above.  Thread-safe; the floating-point environment of the caller is the same
  * afterwards.  Bits do not depend on n_threads, on the batch or on alignment. */
 int fa_sdpa(const fa_sdpa_desc *desc);
+
+/* The keys of one (batch entry, kv head) as additive attention wants them: packed once, used by any
+ * number of calls with the same backend, at any time and from any thread.  `packed_keys` of a call is
+ * the packed form of all (*lead of the key, kv head) one after the other, fa_additive_packed_bytes
+ * apart, each aligned to 64 bytes; the leading axes are those of the descriptor's key. */
+int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size);
+int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,
+                     int64_t u_size, void *packed);
 
 /* How a call would be cut, for tests and show_config: sizes only, data pointers are not read. */
 typedef struct fa_sdpa_plan_info {

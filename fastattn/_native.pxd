@@ -47,6 +47,9 @@ cdef extern from "fastattn.h" nogil:
         const float *sinks
         double scale
         double softcap
+        const float *attention_v
+        int64_t attention_v_stride
+        const void *packed_keys
         int is_causal
         int64_t window_left, window_right
 
@@ -58,6 +61,9 @@ cdef extern from "fastattn.h" nogil:
 
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
     int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
+    int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size) noexcept
+    int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,
+                         int64_t u_size, void *packed) noexcept
     int fa_backend_count() noexcept
     const char *fa_backend_name(int index) noexcept
     void fa_backend_needs(int index, char *text, int n_text) noexcept

@@ -138,12 +138,10 @@ cdef int run(fa_sdpa_desc *d, str name, int n_threads) except -1:
     return raise_status(status)
 
 
-def sdpa(call, str name, int n_threads):
-    """Compute a checked float32 call (`_validate.SdpaCall`) on the backend `name`."""
-    cdef fa_sdpa_desc d
+cdef int fill(fa_sdpa_desc *d, call) except -1:
+    # What dot-product and additive calls have in common.
     cdef object offset = call.q_offset
-    memset(&d, 0, sizeof(d))
-    set_arrays(&d, call.query, call.key, call.value, call.out)
+    set_arrays(d, call.query, call.key, call.value, call.out)
     set_array(&d.attn_mask, call.attn_mask)
     set_array(&d.bias, call.bias)
     d.lse = <float *> data_of(call.lse)
@@ -162,7 +160,53 @@ def sdpa(call, str name, int n_threads):
     d.is_causal = call.is_causal
     d.window_left = call.left
     d.window_right = call.right
+    return 0
+
+
+def sdpa(call, str name, int n_threads):
+    """Compute a checked float32 call (`_validate.SdpaCall`) on the backend `name`."""
+    cdef fa_sdpa_desc d
+    memset(&d, 0, sizeof(d))
+    fill(&d, call)
     run(&d, name, n_threads)
+
+
+def additive(call, attention_v, packed_keys, str name, int n_threads):
+    """The same with additive scores: query and key are projected, `attention_v` is C-contiguous
+    float32 (1 or heads, size); `packed_keys` is None or what `pack_additive_keys` made of the key."""
+    cdef fa_sdpa_desc d
+    cdef cnp.ndarray a = attention_v
+    memset(&d, 0, sizeof(d))
+    fill(&d, call)
+    d.scale = 1.0
+    d.softcap = 0.0
+    d.attention_v = <const float *> data_of(a)
+    d.attention_v_stride = d.qk_size if cnp.PyArray_DIMS(a)[0] > 1 else 0
+    d.packed_keys = data_of(packed_keys)
+    run(&d, name, n_threads)
+
+
+def pack_additive_keys(key, str name):
+    """Pack a C-contiguous float32 key (..., kv_heads, keys, size) for `additive`; return bytes that
+    only a call on the same backend understands, as an aligned uint8 array."""
+    cdef cnp.ndarray k = key
+    cdef int nd = cnp.PyArray_NDIM(k), backend = INDEX[name]
+    cdef int64_t n_keys = cnp.PyArray_DIMS(k)[nd - 2], size = cnp.PyArray_DIMS(k)[nd - 1]
+    cdef int64_t n = 1, i, step = fa_additive_packed_bytes(backend, n_keys, size)
+    cdef cnp.npy_intp shape[1]
+    cdef char *to
+    cdef const float *rows = <const float *> cnp.PyArray_DATA(k)
+    for i in range(nd - 2):
+        n *= cnp.PyArray_DIMS(k)[i]
+    shape[0] = n * step + 64
+    memory = cnp.PyArray_EMPTY(1, shape, cnp.NPY_UINT8, 0)
+    skip = -(<intptr_t> cnp.PyArray_DATA(memory)) % 64
+    packed = memory[skip : skip + n * step]
+    to = <char *> cnp.PyArray_DATA(<cnp.ndarray> packed)
+    with nogil:
+        for i in range(n):
+            fa_additive_pack(backend, rows + i * n_keys * size, size, n_keys, size, to + i * step)
+    return packed
 
 
 cdef bint is_plain(object x):

@@ -15,6 +15,8 @@
 #include "kernels/sdpa_decode.tmpl.h"
 #include "kernels/sdpa_prefill.tmpl.h"
 
+#include "kernels/additive.tmpl.h"
+
 #include "kernels/probe.tmpl.h"
 
 extern const fa_kernels FA_NAME(fa_kernels);
@@ -27,6 +29,10 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .scale_row = FA_NAME(scale_row),
     .tile_prefill = FA_NAME(tile_prefill),
     .tile_decode = FA_NAME(tile_decode),
+    .tile_additive = FA_NAME(tile_additive),
+    .weights_additive = FA_NAME(weights_additive),
+    .additive_row = FA_NAME(additive_row),
+    .pack_additive_keys = FA_NAME(pack_additive_keys),
     .weights_prefill = FA_NAME(weights_prefill),
     .weights_decode = FA_NAME(weights_decode),
     .hidden_keys = FA_NAME(hidden_keys),

@@ -14,7 +14,11 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     double terms = 0.0, dot = 0.0;
     *allowed = careful_terms(c->scoring, c->row, key, &terms);
     if (!*allowed) return 0.0;
-    for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * c->k[key * c->k_stride + d];
+    const float *k = c->k + key * c->k_stride;
+    if (c->a)
+        for (int u = 0; u < c->qk_size; u++) dot += c->a[u] * tanh((double)c->q[u] + k[u]);
+    else
+        for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * k[d];
     dot *= c->scoring->scale;
     if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);

@@ -36,7 +36,30 @@ typedef struct fa_row {
     float sink;             /* natural units; -inf = none */
     int64_t position;       /* p = row + q_offset */
     int64_t key_lo, key_hi; /* keys that causality, window and length leave: [lo, hi) */
+    /* Additive scores: the row's attention_v times -2, the sums of attention_v over FA_ADDITIVE_BLOCK
+     * numbers each, the original, and how far the query lies out (enum fa_reach). */
+    const float *minus_2a, *a_sums, *a;
+    const float *query; /* as given */
+    int reach;
 } fa_row;
+
+/* Numbers of a query or key (their absolute values), by what e^(2x) can bear: kernels/additive.tmpl.h. */
+enum fa_reach {
+    FA_NEAR = 0, /* <= 10.5: products of two such exponentials can be multiplied once more */
+    FA_WIDE,     /* <= 43: the exponential exists, products must be clamped */
+    FA_FAR       /* beyond, or NaN: no exponential is used */
+};
+#define FA_NEAR_LIMIT 10.5f
+#define FA_WIDE_LIMIT 43.0f
+#define FA_ADDITIVE_BLOCK 32
+
+/* Keys of additive attention as a run of whole panels. */
+typedef struct fa_additive_keys {
+    /* panels[j / nr][u][j % nr] = e^(2 key[j, u]), 1 in far keys; round_up(u_size, 2) rows of u, the
+     * last one 0 if u_size is odd. */
+    float *panels;
+    uint8_t *reach; /* per key: enum fa_reach */
+} fa_additive_keys;
 
 /* Rows of memory that will be wanted soon, fetched a few cache lines at a time between the arithmetic. */
 typedef struct fa_fetch {
@@ -79,6 +102,11 @@ typedef struct fa_tile {
     float *o; /* rows of o_stride = round_up(v_size, nr) */
     int o_stride;
     fa_ahead *ahead; /* prefill: NULL, or what is fetched meanwhile */
+    /* Additive scores: k points into panels, reach to the tile's keys, raw_k to their rows as given. */
+    const uint8_t *reach;
+    const float *raw_k;
+    int64_t raw_k_stride;
+    int values_in_place;
 } fa_tile;
 
 /* One row, computed in double from the arrays themselves. */
@@ -87,6 +115,7 @@ typedef struct fa_careful {
     const fa_row *row;
     int qk_size, v_size;
     const float *q, *k, *v; /* the user's rows */
+    const float *a;         /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
     double sink;                /* -inf: none */
     float *out, *lse, *weights; /* lse and weights may be NULL */
@@ -113,6 +142,15 @@ typedef struct fa_kernels {
     /* One step of the streaming softmax: scores of the tile, terms and masks, update of the state. */
     void (*tile_prefill)(const fa_tile *tile);
     void (*tile_decode)(const fa_tile *tile);
+    /* The same with additive scores. */
+    void (*tile_additive)(const fa_tile *tile);
+    void (*weights_additive)(const fa_tile *tile);
+    /* e[u] = e^(2 q[u]) padded with a 0 to an even number, all 1 where the query is far; returns its
+     * enum fa_reach. */
+    int (*additive_row)(const float *q, int n, float *e);
+    /* n_keys keys into panels and reach. */
+    void (*pack_additive_keys)(const float *k, int64_t k_stride, int n_keys, int u_size,
+                               fa_additive_keys to);
     /* The scores of the tile turned into final weights, left in tile->s, from the final row_max and
      * row_sum (the sink included); v and o are not used. */
     void (*weights_prefill)(const fa_tile *tile);

@@ -27,6 +27,9 @@ enum {
     PREFILL_MIN_ROWS = 192,
     PREFILL_MAX_ROWS = 768,
     PREFILL_ROWS_BYTES = 256 * 1024,
+    /* Additive scores with few rows: a score costs some hundred operations instead of some ten. */
+    ADDITIVE_TILE = 64,
+    ADDITIVE_CHUNK = 256,
     /* Sums longer than this many keys are cut and merged, so that rounding errors do not pile up. */
     PREFILL_CHUNK = 8192
 };
@@ -56,12 +59,36 @@ static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) 
     p->split_keys = 0;
 }
 
+/* Additive scores always take packed keys; with few rows values stay in place and keys are split. */
+static void cut_additive(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
+    cut_prefill(d, k, p);
+    p->pack_keys = !d->packed_keys;
+    if (!p->is_decode) return;
+    int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
+    p->row_block = (int)fa_max64(1, p->n_rows);
+    p->rows_per_task = fa_max64(1, p->n_rows);
+    p->key_tile = (int)fa_round_up(fa_min(p->key_tile, ADDITIVE_TILE), k->nr);
+    p->key_chunk = fa_round_up(fa_max64(ADDITIVE_CHUNK, smallest), p->key_tile);
+    p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
+    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1;
+}
+
+fa_factors fa_plan_factors(const fa_sdpa_desc *d) {
+    int64_t line = FA_ALIGN / (int64_t)sizeof(float);
+    if (!d->attention_v) return (fa_factors){0, 0, 0};
+    return (fa_factors){d->attention_v_stride ? d->n_q_heads : 1, fa_round_up(d->qk_size + 1, line),
+                        fa_round_up(fa_ceil_div(d->qk_size + 1, FA_ADDITIVE_BLOCK), line)};
+}
+
 void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     p->group = d->n_kv_heads > 0 ? d->n_q_heads / d->n_kv_heads : 0;
     p->n_rows = p->group * d->n_queries;
     p->n_heads = d->n_batch * d->n_kv_heads;
     p->is_decode = p->n_rows <= DECODE_ROWS;
-    if (p->is_decode)
+    p->pack_keys = !p->is_decode;
+    if (d->attention_v)
+        cut_additive(d, k, p);
+    else if (p->is_decode)
         cut_decode(d, p);
     else
         cut_prefill(d, k, p);
@@ -72,7 +99,8 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     double pairs = (double)p->n_heads * (double)p->n_rows * (double)d->n_keys;
     double size = (double)(d->qk_size + d->v_size);
     double bytes = (double)p->n_heads * (double)d->n_keys * size * sizeof(float);
-    p->cost_ns = pairs * size * 0.02 + bytes * 0.05; /* 100 GFLOP/s, 20 GB/s */
+    p->cost_ns = pairs * size * 0.02 + bytes * 0.05;                    /* 100 GFLOP/s, 20 GB/s */
+    if (d->attention_v) p->cost_ns += pairs * (double)d->qk_size * 0.1; /* 10 G tanh/s */
 }
 
 void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
@@ -97,7 +125,7 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     size_t rows = (size_t)fa_min64(p->rows_per_task, fa_max64(1, p->n_rows)), at = 0;
     size_t tile = (size_t)fa_round_up(p->key_tile, k->nr), f = sizeof(float);
     int several = p->n_chunks > 1;
-    l->q_stride = fa_round_up(d->qk_size, FA_ALIGN / sizeof(float));
+    l->q_stride = fa_round_up(d->qk_size + (d->attention_v != NULL), FA_ALIGN / sizeof(float));
     l->o_stride = fa_round_up(d->v_size, k->nr);
     l->s_stride =
         (int)tile + FA_ALIGN / (int)sizeof(float); /* rows fall into different cache sets */
@@ -111,7 +139,9 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     l->part_sum = several ? take(&at, rows, f) : l->row_sum;
     l->part_o = several ? take(&at, rows * (size_t)l->o_stride, f) : l->o;
     l->scores = take(&at, (size_t)p->row_block * (size_t)l->s_stride, f);
-    l->k_panels = take(&at, p->is_decode ? 0 : tile * (size_t)d->qk_size, f);
+    size_t key_size = (size_t)(d->attention_v ? fa_round_up(d->qk_size, 2) : d->qk_size);
+    l->k_panels = take(&at, p->pack_keys ? tile * key_size : 0, f);
+    l->reach = take(&at, d->attention_v && p->pack_keys ? tile : 0, 1);
     l->v_panels = take(&at, tile * (size_t)l->o_stride, f);
     l->hidden = take(&at, tile, 1);
     l->finished = take(&at, rows, 1);

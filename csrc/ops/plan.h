@@ -11,7 +11,8 @@
  * position: row r is query r / group of head r % group.  A task takes rows_per_task of them, in blocks
  * of row_block, through the keys in chunks of key_chunk (merged in order) and tiles of key_tile. */
 typedef struct fa_plan {
-    int is_decode;
+    int is_decode; /* few rows: values are read in place, and keys too unless scores are additive */
+    int pack_keys; /* the keys of a tile are packed by the task */
     int64_t group, n_rows; /* heads per kv head; rows per (batch entry, kv head) */
     int64_t n_heads;       /* batch entries * kv heads */
     int64_t rows_per_task, n_row_tasks;
@@ -32,11 +33,18 @@ void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */
     size_t part_max, part_sum, part_o;   /* the state of one chunk, where there are several */
-    size_t scores, k_panels, v_panels, hidden, finished, careful;
+    size_t scores, k_panels, v_panels, reach, hidden, finished, careful;
     size_t size;                /* the last offset */
     int64_t q_stride, o_stride; /* elements */
     int s_stride;
 } fa_layout;
+
+/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each. */
+typedef struct fa_factors {
+    int64_t n_rows, n_minus_2a, n_sums;
+} fa_factors;
+
+fa_factors fa_plan_factors(const fa_sdpa_desc *desc);
 
 void fa_plan_layout(const fa_sdpa_desc *desc, const fa_kernels *kernels, const fa_plan *plan,
                     fa_layout *layout);

@@ -3,6 +3,7 @@
  * Used through fa_sdpa.  The walk over the keys is in ops/visit.c, the arithmetic in the kernels. */
 #include "base/fpenv.h"
 #include "base/scratch.h"
+#include "ops/additive.h"
 #include "ops/backend.h"
 #include "ops/visit.h"
 
@@ -32,6 +33,7 @@ static void careful_row(const fa_task *t, int i) {
         .v_size = (int)d->v_size,
         .q = fa_task_query(t, i),
         .k = t->key,
+        .a = d->attention_v ? t->rows[i].a : NULL,
         .v = t->value,
         .k_stride = d->key.row_stride,
         .v_stride = d->value.row_stride,
@@ -99,7 +101,7 @@ static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
     fa_ahead ahead;
     fa_task_begin(j, worker, index / p->n_row_tasks, row_task_of(p, index), &t);
     index += j->n_threads; /* if all threads are equally fast, this one's next */
-    if (!p->is_decode && index < p->n_tasks) {
+    if (!p->is_decode && !j->desc->attention_v && index < p->n_tasks) {
         fa_task_look_ahead(&t, index / p->n_row_tasks, row_task_of(p, index), &ahead);
         t.ahead = &ahead;
     }
@@ -161,6 +163,9 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
     if (job.plan.split_keys)
         partial = (size_t)(job.plan.n_tasks * job.plan.n_rows * (job.layout.o_stride + 2)) *
                   sizeof(float);
+    fa_factors factors = fa_plan_factors(desc);
+    size_t n_factors = (size_t)(factors.n_rows * (factors.n_minus_2a + factors.n_sums));
+    partial = (size_t)fa_round_up((int64_t)(partial + n_factors * sizeof(float)), FA_ALIGN);
     int n_threads = useful_threads(desc, &job.plan);
     char *block = NULL;
     /* Less memory, fewer threads: the result is the same. */
@@ -168,7 +173,9 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
         block = fa_scratch_take(partial + job.layout.size * (size_t)n_threads);
     if (!block) return FA_NO_MEMORY;
     job.n_threads = n_threads;
-    job.partial = (float *)(void *)block;
+    job.factors = (float *)(void *)block;
+    if (desc->attention_v) fa_additive_factors(desc, (float *)(void *)block);
+    job.partial = (float *)(void *)block + n_factors;
     job.scratch = block + partial;
 
     int status;

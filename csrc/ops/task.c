@@ -3,6 +3,8 @@
  * Used by ops/sdpa.c.  Computes no attention; the scaled copy of the queries is the only data it writes. */
 #include "ops/task.h"
 
+#include "ops/additive.h"
+
 static const size_t type_bytes[] = {
     [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
 
@@ -47,6 +49,14 @@ int64_t fa_task_flat_row(const fa_task *t, int i) {
     return (t->batch * d->n_q_heads + head) * d->n_queries + query;
 }
 
+static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
+    const fa_sdpa_desc *d = t->job->desc;
+    fa_factors f = fa_plan_factors(d);
+    row->a = d->attention_v + head * d->attention_v_stride;
+    row->minus_2a = t->job->factors + (f.n_rows > 1 ? head : 0) * (f.n_minus_2a + f.n_sums);
+    row->a_sums = row->minus_2a + f.n_minus_2a;
+}
+
 static void describe_row(const fa_task *t, int i, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     const fa_array *terms[2] = {&d->bias, &d->attn_mask};
@@ -62,8 +72,38 @@ static void describe_row(const fa_task *t, int i, fa_row *row) {
     row->key_lo = fa_min64(lo, row->key_hi);
     row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
     row->sink = d->sinks ? d->sinks[head] : -INFINITY;
+    if (d->attention_v) describe_factors(t, head, row);
     for (int x = 0; x < 2; x++)
         row->term[x] = t->term[x] ? moved(terms[x], t->term[x], in_group, query) : NULL;
+}
+
+/* Packed keys lie as the key itself would if it were compact: its own leading axes, then its heads. */
+static fa_additive_keys packed_keys_of(const fa_task *t) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int backend = d->exec.backend;
+    int64_t bytes = fa_additive_packed_bytes(backend, d->n_keys, d->qk_size);
+    int64_t entry = 0, step = 1, batch = t->batch;
+    for (int x = d->n_lead - 1; x >= 0; x--) {
+        if (d->key.lead_bytes[x] != 0) { /* a broadcast axis was packed once */
+            entry += batch % d->lead_shape[x] * step;
+            step *= d->lead_shape[x];
+        }
+        batch /= d->lead_shape[x];
+    }
+    char *from = (char *)(uintptr_t)d->packed_keys + (entry * d->n_kv_heads + t->kv_head) * bytes;
+    return fa_additive_split(t->job->kernels, from, d->n_keys, d->qk_size);
+}
+
+/* How far |a| may go in all until only tanh itself is accurate enough: docs/numerics.md. */
+#define FA_MOST_ATTENTION_V 1024.0
+
+static void make_exponentials(const fa_task *t, const float *query, float *e, fa_row *row) {
+    int n = (int)t->job->desc->qk_size;
+    double sum = 0.0;
+    row->query = query;
+    row->reach = t->job->kernels->additive_row(query, n, e);
+    for (int u = 0; u < n; u++) sum += fabs((double)row->a[u]);
+    if (sum > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
@@ -95,14 +135,20 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->v_panels = (float *)(void *)(base + l->v_panels);
     t->hidden = (uint8_t *)base + l->hidden;
     t->finished = (uint8_t *)base + l->finished;
+    t->own_keys = (fa_additive_keys){t->k_panels, (uint8_t *)base + l->reach};
+    if (d->packed_keys) t->packed = packed_keys_of(t);
     t->careful = (double *)(void *)(base + l->careful);
     t->ahead = NULL;
     t->key_lo = d->n_keys;
     t->key_hi = 0;
     for (int i = 0; i < t->n_rows; i++) {
         describe_row(t, i, &t->rows[i]);
-        j->kernels->scale_row(fa_task_query(t, i), j->scoring.q_factor, (int)d->qk_size,
-                              t->q + i * l->q_stride);
+        const float *query = fa_task_query(t, i);
+        float *q = t->q + i * l->q_stride;
+        if (d->attention_v)
+            make_exponentials(t, query, q, &t->rows[i]);
+        else
+            j->kernels->scale_row(query, j->scoring.q_factor, (int)d->qk_size, q);
         if (t->rows[i].key_lo < t->rows[i].key_hi) {
             t->key_lo = fa_min64(t->key_lo, t->rows[i].key_lo);
             t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);

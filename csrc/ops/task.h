@@ -16,6 +16,8 @@ typedef struct fa_job {
     fa_scoring scoring;
     int n_threads; /* that may take part */
     char *scratch; /* layout.size bytes per slot */
+    const float
+        *factors; /* additive scores: fa_plan_factors(desc).n_rows rows of minus_2a, a_sums */
     float
         *partial; /* split_keys: per task rows * (o_stride + 2): outputs, then maxima, then sums */
 } fa_job;
@@ -33,6 +35,8 @@ typedef struct fa_task {
     fa_row *rows;
     float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
+    fa_additive_keys own_keys;  /* additive scores: where tiles are packed; */
+    fa_additive_keys packed;    /* or all keys, packed before */
     double *careful;
     fa_ahead *ahead; /* NULL, or what to fetch meanwhile */
 } fa_task;

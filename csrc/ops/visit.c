@@ -53,11 +53,14 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const fa_sdpa_desc *d = j->desc;
     const fa_kernels *k = j->kernels;
     const fa_layout *l = &j->layout;
-    const int packed = !j->plan.is_decode, block_rows = j->plan.row_block;
+    const int additive = d->attention_v != NULL, in_place = j->plan.is_decode;
+    const int64_t key_size = additive ? fa_round_up(d->qk_size, 2) : d->qk_size;
+    const int block_rows = j->plan.row_block;
     const int final_state = mode == FA_WEIGHTS;
     const int64_t poll_after = 1 << 24; /* products: a millisecond or so */
     int64_t n_products = 0;
 
+    if (d->packed_keys) lo = lo / k->nr * k->nr; /* whole panels; rows hide what they do not see */
     for (int64_t key = lo; key < hi; key += j->plan.key_tile) {
         int n = (int)fa_min64(j->plan.key_tile, hi - key);
         const float *keys = t->key + key * d->key.row_stride;
@@ -68,8 +71,17 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             k->hidden_keys(&j->scoring, &t->rows[first], key, n, t->hidden);
             hidden = t->hidden;
         }
-        if (packed) {
+        const float *panels = t->k_panels;
+        const uint8_t *reach = t->own_keys.reach;
+        if (d->packed_keys) {
+            panels = t->packed.panels + key * key_size;
+            reach = t->packed.reach + key;
+        } else if (additive) {
+            k->pack_additive_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->own_keys);
+        } else if (!in_place) {
             k->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
+        }
+        if (!in_place) {
             if (!final_state) k->pack_values(values, v_row, n, (int)d->v_size, hidden, t->v_panels);
         } else if (hidden) {
             copy_visible_values(t, values, v_row, n);
@@ -90,10 +102,11 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .v_size = (int)d->v_size,
                 .q = t->q + row * l->q_stride,
                 .q_stride = l->q_stride,
-                .k = packed ? t->k_panels + begin * d->qk_size : keys + begin * d->key.row_stride,
+                .k = additive || !in_place ? panels + begin * key_size
+                                           : keys + begin * d->key.row_stride,
                 .k_stride = d->key.row_stride,
-                .v = packed ? t->v_panels + (int64_t)begin * k->nr : values + begin * v_row,
-                .v_stride = packed ? (int64_t)n * k->nr : v_row,
+                .v = in_place ? values + begin * v_row : t->v_panels + (int64_t)begin * k->nr,
+                .v_stride = in_place ? v_row : (int64_t)n * k->nr,
                 .rows = t->rows + row,
                 .s = t->scores,
                 .s_stride = l->s_stride,
@@ -102,12 +115,18 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .o = t->part_o + row * l->o_stride,
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
+                .reach = reach + begin,
+                .raw_k = keys + begin * d->key.row_stride,
+                .raw_k_stride = d->key.row_stride,
+                .values_in_place = in_place,
             };
             if (final_state) {
-                (packed ? k->weights_prefill : k->weights_decode)(&tile);
+                (additive   ? k->weights_additive
+                 : in_place ? k->weights_decode
+                            : k->weights_prefill)(&tile);
                 store_weights(t, &tile, row);
             } else {
-                (packed ? k->tile_prefill : k->tile_decode)(&tile);
+                (additive ? k->tile_additive : in_place ? k->tile_decode : k->tile_prefill)(&tile);
             }
         }
         n_products += (int64_t)n_rows * n * (d->qk_size + d->v_size + 16);

@@ -9,6 +9,10 @@
 #define FA_MR 6
 #define FA_NV 2
 
+/* 2 x 16 in additive scores: 4 sums of quotients (each a chain of additions only) and 4 factors of
+ * keys leave 8 registers for the operands in flight. */
+#define FA_ADDITIVE_MR 2
+
 typedef __m256 vf;
 typedef __m256 vm;
 
@@ -27,6 +31,13 @@ FA_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 FA_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 FA_INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 FA_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) {
+    /* A division takes 8 cycles on Intel, 4 on AMD; an estimate of 11.4 bits and one step of Newton's
+     * take 2. */
+    __m256 r = _mm256_rcp_ps(b);
+    r = _mm256_fmadd_ps(r, _mm256_fnmadd_ps(b, r, _mm256_set1_ps(1.0f)), r);
+    return _mm256_fmadd_ps(a, r, c);
+}
 FA_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 FA_INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 FA_INLINE vf vf_copysign(vf a, vf b) {

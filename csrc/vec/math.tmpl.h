@@ -37,7 +37,26 @@ FA_INLINE vf vf_tanh(vf x) {
     return vf_copysign(vf_select(vm_lt(big, vf_set1(0.625f)), p, q), x);
 }
 
-/* The same for one number: kernels use it where a value belongs to a whole row. */
+/* e^(2x) for |x| <= 43, error <= 1 ulp: the exponent is split before it is rounded, so that large x
+ * lose nothing.  Other x: arbitrary.
+ * 2x = n ln2 + r with ln2 in two parts, the first of 9 bits, so that n times it is exact without a
+ * fused multiply-add; e^r = 1 + (r + r^2 P(r)), Taylor to r^7: 5e-9 at |r| = ln2 / 2. */
+FA_INLINE vf vf_exp_twice(vf x) {
+    vf scale, x2 = vf_add(x, x);
+    vf n = vf_round_pow2(vf_mul(x2, vf_set1(1.44269504f)), &scale);
+    vf r =
+        vf_sub(vf_sub(x2, vf_mul(n, vf_set1(0.693359375f))), vf_mul(n, vf_set1(-2.12194440e-4f)));
+    vf p = vf_set1(1.98412698e-4f);
+    p = vf_fma(p, r, vf_set1(1.38888889e-3f));
+    p = vf_fma(p, r, vf_set1(8.33333333e-3f));
+    p = vf_fma(p, r, vf_set1(4.16666667e-2f));
+    p = vf_fma(p, r, vf_set1(1.66666667e-1f));
+    p = vf_fma(p, r, vf_set1(0.5f));
+    p = vf_fma(p, vf_mul(r, r), r);
+    return vf_mul(vf_add(p, vf_set1(1.0f)), scale);
+}
+
+/* 2^x for one number: kernels use it where a value belongs to a whole row. */
 FA_INLINE float exp2_one(float x) {
     float lanes[VF_LANES];
     vf_store(lanes, vf_exp2(vf_set1(x)));

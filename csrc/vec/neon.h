@@ -12,6 +12,9 @@
 #define FA_MR 5
 #define FA_NV 4
 
+/* 2 x 16 in additive scores: 8 sums and 8 factors of keys of 32 registers. */
+#define FA_ADDITIVE_MR 2
+
 typedef float32x4_t vf;
 typedef uint32x4_t vm;
 
@@ -46,6 +49,7 @@ FA_INLINE vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 FA_INLINE vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
 FA_INLINE vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
 FA_INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) { return vaddq_f32(vdivq_f32(a, b), c); }
 FA_INLINE vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* fmax keeps NaN */
 FA_INLINE vf vf_abs(vf a) { return vabsq_f32(a); }
 FA_INLINE vf vf_copysign(vf a, vf b) { return vbslq_f32(vdupq_n_u32(0x80000000u), b, a); }

@@ -12,6 +12,9 @@
 #define FA_MR 4
 #define FA_NV 2
 
+/* Rows of the register block of kernels/additive.tmpl.h, which has FA_NV vectors of keys too. */
+#define FA_ADDITIVE_MR 2
+
 typedef float vf;
 typedef int vm;
 
@@ -31,6 +34,8 @@ FA_INLINE vf vf_mul(vf a, vf b) { return a * b; }
 FA_INLINE vf vf_div(vf a, vf b) { return a / b; }
 /* a * b + c, with one rounding where the machine has it in hardware, else with two. */
 FA_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+/* a / b + c, the quotient within 2 ulp, for 1 <= b <= 2^126 and finite a. */
+FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) { return a / b + c; }
 /* a > b ? a : b, so b where either is NaN. */
 FA_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 /* The sign bit cleared; NaN stays NaN. */

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ * Additive scores (Bahdanau, Cho & Bengio 2015): s = sum_u a_u tanh(q_u + k_u), in units of log2.
+ * Used by ops/sdpa.c through the table.  From the scores on it is attention as any other.
+ *
+ * tanh(x + y) = 1 - 2 / (1 + e^(2x) e^(2y)): the exponentials are taken once per query and once per
+ * key, and what is left per pair and u is a product and a share of a division, since
+ * a1 / d1 + a2 / d2 = (a1 d2 + a2 d1) / (d1 d2).
+ *
+ * Three ways to the same score, chosen per number by the query's own reach and the key's own reach
+ * (enum fa_reach), so that no other row and no hidden key changes a bit:
+ *   near, near   d = 1 + e f as it is: d1 d2 < 2^124
+ *   wide         the same, d clamped to 2^62, where tanh is 1: near pairs keep their bits under it,
+ *                so a whole panel may be clamped for the sake of one key
+ *   far          tanh itself, for this row and key: also where sum |a| > 1024 asks for relative accuracy
+ * Errors: docs/numerics.md. */
+
+#if FA_ADDITIVE_MR == 2
+#define FA_ADDITIVE_SWITCH(n, body) \
+    switch (n) { FA_ROWS_CASE(1, body) FA_ROWS_CASE(2, body) default : break; }
+#elif FA_ADDITIVE_MR == 4
+#define FA_ADDITIVE_SWITCH(n, body) \
+    switch (n) { FA_ROWS_4(body) default : break; }
+#else
+#error "give FA_ADDITIVE_SWITCH the rows of this instruction set's register block"
+#endif
+
+/* s[i, 0..NR) for mr rows (a literal) and one panel.  Sums run over blocks of u, each starting from the
+ * sum of its a: so rounding errors stay those of 16 additions. */
+FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const float *panel,
+                             float *s) {
+    const vf one = vf_set1(1.0f), most = vf_set1(0x1p62f);
+    const float *e = t->q + i * t->q_stride;
+    const int n = (int)fa_round_up(t->qk_size, 2);
+    vf total[FA_ADDITIVE_MR][FA_NV];
+    for (int r = 0; r < mr; r++)
+        for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(0.0f);
+    for (int begin = 0; begin < n; begin += FA_ADDITIVE_BLOCK) {
+        int end = fa_min(n, begin + FA_ADDITIVE_BLOCK);
+        vf sum[FA_ADDITIVE_MR][FA_NV];
+        for (int r = 0; r < mr; r++)
+            for (int v = 0; v < FA_NV; v++)
+                sum[r][v] = vf_set1(t->rows[i + r].a_sums[begin / FA_ADDITIVE_BLOCK]);
+        for (int u = begin; u < end; u += 2) {
+            const float *f = panel + (int64_t)u * FA_NR;
+            vf f1[FA_NV], f2[FA_NV];
+            for (int v = 0; v < FA_NV; v++) {
+                f1[v] = vf_load(f + v * VF_LANES);
+                f2[v] = vf_load(f + FA_NR + v * VF_LANES);
+            }
+            for (int r = 0; r < mr; r++) {
+                const float *er = e + r * t->q_stride + u, *ar = t->rows[i + r].minus_2a + u;
+                vf e1 = vf_set1(er[0]), e2 = vf_set1(er[1]);
+                vf a1 = vf_set1(ar[0]), a2 = vf_set1(ar[1]);
+                for (int v = 0; v < FA_NV; v++) {
+                    vf d1 = vf_fma(e1, f1[v], one), d2 = vf_fma(e2, f2[v], one);
+                    if (clamped) {
+                        d1 = vf_select(vm_lt(d1, most), d1, most);
+                        d2 = vf_select(vm_lt(d2, most), d2, most);
+                    }
+                    sum[r][v] =
+                        vf_add_quotient(vf_fma(a1, d2, vf_mul(a2, d1)), vf_mul(d1, d2), sum[r][v]);
+                }
+            }
+        }
+        for (int r = 0; r < mr; r++)
+            for (int v = 0; v < FA_NV; v++) total[r][v] = vf_add(total[r][v], sum[r][v]);
+    }
+    for (int r = 0; r < mr; r++)
+        for (int v = 0; v < FA_NV; v++)
+            vf_store(s + r * t->s_stride + v * VF_LANES,
+                     vf_mul(total[r][v], vf_set1((float)FA_LOG2E)));
+}
+
+/* One row and key by tanh itself. */
+static float additive_direct(const float *q, const float *k, const float *a, int n) {
+    vf sum = vf_set1(0.0f);
+    int u = 0;
+    for (; u + VF_LANES <= n; u += VF_LANES)
+        sum = vf_fma(vf_load(a + u), vf_tanh(vf_add(vf_load(q + u), vf_load(k + u))), sum);
+    if (u < n) {
+        int left = n - u;
+        vf x = vf_add(vf_load_part(q + u, left), vf_load_part(k + u, left));
+        sum = vf_fma(vf_load_part(a + u, left), vf_tanh(x), sum);
+    }
+    return vf_hsum(sum) * (float)FA_LOG2E;
+}
+
+static void additive_scores(const fa_tile *t) {
+    const int64_t panel_size = fa_round_up(t->qk_size, 2) * FA_NR;
+    int any_far = 0;
+    for (int j = 0; j < t->n_keys; j += FA_NR) {
+        const float *panel = t->k + j / FA_NR * panel_size;
+        int keys_reach = FA_NEAR;
+        for (int x = j; x < fa_min(j + FA_NR, t->n_keys); x++) {
+            any_far |= t->reach[x] == FA_FAR;
+            if (t->reach[x] == FA_WIDE) keys_reach = FA_WIDE;
+        }
+        for (int i = 0; i < t->n_rows; i += FA_ADDITIVE_MR) {
+            float *s = t->s + (int64_t)i * t->s_stride + j;
+            int n = fa_min(FA_ADDITIVE_MR, t->n_rows - i), clamped = keys_reach == FA_WIDE;
+            for (int r = 0; r < n; r++) clamped |= t->rows[i + r].reach == FA_WIDE;
+            if (clamped) {
+#define FA_BODY(mr) additive_rows(mr, 1, t, i, panel, s)
+                FA_ADDITIVE_SWITCH(n, FA_BODY)
+#undef FA_BODY
+            } else {
+#define FA_BODY(mr) additive_rows(mr, 0, t, i, panel, s)
+                FA_ADDITIVE_SWITCH(n, FA_BODY)
+#undef FA_BODY
+            }
+        }
+    }
+    for (int i = 0; i < t->n_rows; i++) {
+        const fa_row *row = &t->rows[i];
+        if (row->reach != FA_FAR && !any_far) continue;
+        int lo = (int)fa_max64(0, row->key_lo - t->key_first);
+        int hi = (int)fa_min64(t->n_keys, row->key_hi - t->key_first);
+        for (int j = lo; j < hi; j++)
+            if (row->reach == FA_FAR || t->reach[j] == FA_FAR)
+                t->s[(int64_t)i * t->s_stride + j] =
+                    additive_direct(row->query, t->raw_k + j * t->raw_k_stride, row->a, t->qk_size);
+    }
+}
+
+static void FA_NAME(tile_additive)(const fa_tile *t) {
+    float alpha[FA_MAX_ROW_BLOCK];
+    row_groups groups;
+    FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
+    group_rows(t, &groups);
+    additive_scores(t);
+    softmax_rows(t, alpha);
+    if (t->values_in_place)
+        value_rows_in_place(t, &groups, alpha);
+    else
+        value_block(t, &groups, alpha);
+}
+
+static void FA_NAME(weights_additive)(const fa_tile *t) {
+    additive_scores(t);
+    weights_rows(t);
+}
+
+/* The reach of n numbers, by their largest absolute value. */
+static int reach_of(const float *x, int n) {
+    vf near = vf_set1(FA_NEAR_LIMIT), wide = vf_set1(FA_WIDE_LIMIT), one = vf_set1(1.0f);
+    vf beyond_near = vf_set1(0.0f), beyond_wide = beyond_near;
+    for (int u = 0; u < n; u += VF_LANES) {
+        vf size = vf_abs(u + VF_LANES <= n ? vf_load(x + u) : vf_load_part(x + u, n - u));
+        /* NaN compares false: it is not within any limit */
+        beyond_near = vf_select(vm_lt(size, near), beyond_near, one);
+        beyond_wide = vf_select(vm_lt(size, wide), beyond_wide, one);
+    }
+    return vf_hmax(beyond_wide) > 0.0f ? FA_FAR : vf_hmax(beyond_near) > 0.0f ? FA_WIDE : FA_NEAR;
+}
+
+static int FA_NAME(additive_row)(const float *q, int n, float *e) {
+    int reach = reach_of(q, n);
+    for (int u = 0; u < n; u += VF_LANES) {
+        int left = fa_min(VF_LANES, n - u);
+        vf x = reach == FA_FAR ? vf_set1(0.0f) : vf_load_part(q + u, left);
+        vf_store_part(e + u, vf_exp_twice(x), left);
+    }
+    if (n % 2) e[n] = 0.0f;
+    return reach;
+}
+
+static void FA_NAME(pack_additive_keys)(const float *k, int64_t k_stride, int n_keys, int u_size,
+                                        fa_additive_keys to) {
+    const int64_t n_rows = fa_round_up(u_size, 2);
+    for (int j = 0; j < n_keys; j++) to.reach[j] = (uint8_t)reach_of(k + j * k_stride, u_size);
+    for (int j = 0; j < fa_round_up(n_keys, FA_NR); j += VF_LANES) {
+        float *panel = to.panels + j / FA_NR * n_rows * FA_NR + j % FA_NR;
+        for (int u = 0; u < u_size; u += VF_LANES) {
+            int nu = fa_min(VF_LANES, u_size - u);
+            vf rows[VF_LANES];
+            for (int i = 0; i < VF_LANES; i++) {
+                int is_used = j + i < n_keys && to.reach[j + i] != FA_FAR;
+                rows[i] = is_used ? vf_load_part(k + (j + i) * k_stride + u, nu) : vf_set1(0.0f);
+            }
+            vf_transpose(rows);
+            for (int i = 0; i < nu; i++)
+                vf_store(panel + (int64_t)(u + i) * FA_NR, vf_exp_twice(rows[i]));
+        }
+        if (u_size % 2) vf_store(panel + (int64_t)u_size * FA_NR, vf_set1(0.0f));
+    }
+}
