@@ -302,6 +302,10 @@ typedef struct problem {
     int bias_type, mask_type;                      /* 0 = none, else 1 + enum fa_type */
     int gap;                                       /* floats between rows, all NaN */
     int poison; /* NaN beyond the lengths and in one key and one value that some rows see */
+    /* Additive scores: 1 = one attention_v, 2 = one a head; packed: from prepared keys; spread: factor
+     * of queries and keys, 0 = 1, so that exponentials are near, wide or far. */
+    int additive, packed;
+    float spread;
 } problem;
 
 typedef struct call {
@@ -309,7 +313,8 @@ typedef struct call {
     fa_sdpa_desc desc;
     intptr_t shape[1], lead[6]; /* byte strides of the batch: q, k, v, out, mask, bias */
     float *q, *k, *v, *out, *lse, *weights, slopes[64], sinks[64];
-    void *mask, *bias;
+    void *mask, *bias, *packed;
+    float *a;
     int64_t lengths[8];
 } call;
 
@@ -368,6 +373,35 @@ static void poison_keys(call *c) {
             }
 }
 
+static void make_additive(call *c) {
+    const problem *p = &c->p;
+    fa_sdpa_desc *d = &c->desc;
+    int64_t q_rows = (int64_t)p->batch * p->q_heads * p->n_queries;
+    int64_t n_entries = (int64_t)p->batch * p->kv_heads, k_rows = n_entries * p->n_keys;
+    int n = p->qk_size * (p->additive == 2 ? p->q_heads : 1);
+    c->a = allocate((size_t)n * sizeof *c->a);
+    for (int i = 0; i < n; i++) c->a[i] = draw_float();
+    /* some rows stand out, so that all reaches meet in one tile */
+    for (int64_t r = 0; r < q_rows; r++)
+        for (int x = 0; x < p->qk_size; x++)
+            c->q[r * d->query.row_stride + x] *= p->spread * (r % 5 == 1 ? 30.0f : 1.0f);
+    for (int64_t r = 0; r < k_rows; r++)
+        for (int x = 0; x < p->qk_size; x++)
+            c->k[r * d->key.row_stride + x] *= p->spread * (r % 7 == 3 ? 30.0f : 1.0f);
+    d->scale = 1.0;
+    d->attention_v = c->a;
+    d->attention_v_stride = p->additive == 2 ? p->qk_size : 0;
+    if (!p->packed) return;
+    int64_t bytes = fa_additive_packed_bytes(backend, p->n_keys, p->qk_size);
+    c->packed = aligned_alloc(64, (size_t)(bytes * n_entries));
+    CHECK(c->packed, "memory");
+    for (int64_t e = 0; e < n_entries; e++)
+        CHECK(fa_additive_pack(backend, c->k + e * d->key.head_stride, d->key.row_stride, p->n_keys,
+                               p->qk_size, (char *)c->packed + e * bytes) == FA_OK,
+              "pack");
+    d->packed_keys = c->packed;
+}
+
 static call *make_call(const problem *given) {
     call *c = allocate(sizeof *c);
     memset(c, 0, sizeof *c);
@@ -411,12 +445,13 @@ static call *make_call(const problem *given) {
     if (p->alibi) d->slopes = c->slopes;
     if (p->sinks) d->sinks = c->sinks;
     if (p->poison) poison_keys(c);
+    if (p->additive) make_additive(c);
     return c;
 }
 
 static void free_call(call *c) {
     free(c->q), free(c->k), free(c->v), free(c->out), free(c->lse), free(c->weights);
-    free(c->mask), free(c->bias), free(c);
+    free(c->mask), free(c->bias), free(c->packed), free(c->a), free(c);
 }
 
 /* The score of one key and its size; 0 where the row may not see it. */
@@ -447,6 +482,11 @@ static int score(const call *c, int b, int h, int i, int j, double *s, double *s
     double dot = 0.0, dot_size = 0.0;
     for (int x = 0; x < p->qk_size; x++) {
         double product = (double)q[x] * k[x] * d->scale;
+        if (p->additive) { /* the bound: 2e-6 sum |a tanh| + 4 * 2^-24 sum |a| */
+            double a = c->a[(p->additive == 2 ? h * p->qk_size : 0) + x];
+            product = a * tanh((double)q[x] + k[x]);
+            dot_size += fabs(a) + 7.4 * fabs(product);
+        }
         dot += product, dot_size += fabs(product);
     }
     if (p->softcap > 0.0) {
@@ -680,6 +720,38 @@ static void test_threads_change_no_bit(void) {
     }
 }
 
+static void test_additive(void) {
+    static const float spreads[] = {1e-3f, 1.0f, 12.0f, 100.0f};
+    for (int x = 0; x < N_ELEMENTS(spreads); x++)
+        for (int packed = 0; packed < 2; packed++)
+            for (int n_queries = 1; n_queries < 60; n_queries += 13)
+                for (int qk_size = 1; qk_size < 90; qk_size = 2 * qk_size + 3) {
+                    problem p = {
+                        2, 4, 2, n_queries, 37 + 3 * qk_size, qk_size, 19, .packed = packed};
+                    p.additive = 1 + n_queries % 2;
+                    p.spread = spreads[x];
+                    p.is_causal = n_queries == 27;
+                    p.q_offset = p.is_causal ? 20 : 0;
+                    p.window_left = n_queries == 40 ? 30 : 0;
+                    p.mask_type = n_queries == 14 ? 1 + FA_BOOL : 0;
+                    p.weights = n_queries == 14;
+                    p.lengths = n_queries == 53;
+                    p.sinks = n_queries == 53;
+                    check_call(&p, 1 + n_queries / 4);
+                }
+    /* few rows and many keys: split */
+    check_call(&(problem){1, 2, 1, 2, 1500, 33, 40, .additive = 2, .packed = 1, .spread = 1.0f}, 1);
+    check_call(&(problem){1, 2, 1, 2, 1500, 33, 40, .additive = 1, .spread = 1.0f, .n_threads = 3},
+               1);
+    /* NaN that is hidden, and NaN that is seen */
+    check_call(&(problem){2, 4, 2, 30, 90, 20, 19, .additive = 1, .spread = 1.0f, .lengths = 1,
+                          .poison = 1, .weights = 1},
+               1);
+    check_call(&(problem){2, 4, 2, 3, 90, 20, 19, .additive = 1, .packed = 1, .spread = 1.0f,
+                          .lengths = 1, .poison = 1},
+               1);
+}
+
 typedef struct test {
     const char *name;
     void (*run)(void);
@@ -701,6 +773,7 @@ static const test tests[] = {
     TEST(options),
     TEST(hidden_nan_stays_hidden),
     TEST(threads_change_no_bit),
+    TEST(additive),
 };
 
 static double now(void) {
