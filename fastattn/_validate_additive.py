@@ -83,7 +83,7 @@ def additive(
     # the hidden size is the last axis of attention_v, and all others must agree
     if attention_v is None:
         hidden = q.shape[-1] if query_weight is None else query_weight.shape[1]
-        vectors = np.ones((1, hidden), acc)
+        vectors = np.ones(hidden, acc)
         matching = "query" if query_weight is None else "query_weight"
     else:
         vectors = _parameter(attention_v, "attention_v", acc)
@@ -105,7 +105,7 @@ def additive(
     _check_bias(hidden_bias, hidden, matching)
 
     heads_last = layout == "bshd"
-    call.attention_v = np.ascontiguousarray(vectors.reshape(-1, hidden))
+    call.attention_v = vectors if vectors.ndim == 2 else vectors[None]
     call.prepared = prepared
     lead = call.query.shape[:-3]
     q = project(_heads_first(q, heads_last), query_weight, None, acc)
