@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from . import _reference, _threads
+from . import _reference, _reference_additive, _threads
 from ._validate import SdpaCall
+from ._validate_additive import AdditiveCall
 
 
 def _load_native() -> tuple[ModuleType | None, str]:
@@ -133,8 +134,8 @@ def get_backend() -> str:
 
     Notes
     -----
-    float16, bfloat16 and float64 arrays have no compiled kernels yet: whatever the current
-    backend, they are computed with NumPy.
+    float16, bfloat16 and float64 arrays have no compiled kernels yet, nor has
+    `additive_attention`: whatever the current backend, they are computed with NumPy.
     """
     here = _context.get()
     return here[0] if here is not None else _settings[-1].name
@@ -209,6 +210,11 @@ def sdpa(call: SdpaCall) -> None:
         _native.sdpa(call, name, _threads.get_num_threads())
     else:
         _reference.sdpa(call)
+
+
+def additive(call: AdditiveCall) -> None:
+    """Compute a checked call; with NumPy on every backend, as none has kernels for it yet."""
+    _reference_additive.additive(call)
 
 
 def sdpa_plain(query: Any, key: Any, value: Any, is_causal: Any, scale: Any) -> np.ndarray | None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The NumPy backend: plain and obviously right, and fast enough to fall back to.
 
-For ``_backend``: it serves every dtype, and every call where nothing is compiled.
+For ``_backend``: it serves every dtype, and every call where nothing is compiled; other scores
+than the dot product's build on it (``_reference_additive``).
 It has no threads of its own, checks no argument, and never holds more than a block of scores.
 
 One block is some rows of some query heads that share a key head, with all the keys that they may
@@ -25,13 +26,18 @@ _LARGEST: dict[np.dtype, float] = {
 
 def sdpa(call: SdpaCall) -> None:
     """Fill ``call.out`` and, where asked for, ``call.lse`` and ``call.weights``."""
+    compute(call, Entry)
+
+
+def compute(call: SdpaCall, entry_type: type[Entry]) -> None:
+    """The same with the scores of `entry_type`."""
     out = call.out
     if call.is_callers_out:  # written only when nothing can fail any more for want of memory
         out = np.empty(out.shape, out.dtype)
     with np.errstate(all="ignore"):
         if out.shape[-3] != 0:
             for entry, index in enumerate(np.ndindex(out.shape[:-3])):
-                _Entry(call, entry, index, out[index]).compute()
+                entry_type(call, entry, index, out[index]).compute()
         if call.is_callers_out:
             np.copyto(call.out, out)
         np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
@@ -60,7 +66,7 @@ def merge(
     return results
 
 
-class _Entry:
+class Entry:
     """One entry of the batch, as views (heads, rows, dim) or (heads, queries, keys)."""
 
     def __init__(self, call: SdpaCall, entry: int, index: tuple[int, ...], out: np.ndarray) -> None:
@@ -112,18 +118,8 @@ class _Entry:
         """One block: out, lse and weights of all its rows."""
         keys = self._key_range(rows)
         sinks = None if self.call.sinks is None else self.call.sinks[heads, None]
-        query = _dense(self.query[heads, rows], self.acc)
-        n_heads, n_rows, size = query.shape
-        n_keys = keys.stop - keys.start
-
-        scores = query.reshape(n_heads * n_rows, size) @ key[keys].T
-        scores = scores.reshape(n_heads, n_rows, n_keys)
-        scores *= self.acc.type(self.call.scale)
-        if self.call.softcap > 0.0:
-            softcap = self.acc.type(self.call.softcap)
-            scores /= softcap
-            np.tanh(scores, out=scores)
-            scores *= softcap
+        scores = self._scores(heads, rows, key[keys])
+        n_heads, n_rows, n_keys = scores.shape
         terms, hidden = self._terms(heads, rows, keys)
         if terms is not None:
             scores = _plus(scores, terms)
@@ -161,6 +157,20 @@ class _Entry:
             hidden = np.broadcast_to(hidden, scores.shape).reshape(weights.shape)
             out = _careful_product(weights, value[keys], ~hidden)
         self.out[heads, rows] = out.reshape(n_heads, n_rows, out.shape[-1])
+
+    def _scores(self, heads: slice, rows: slice, key: np.ndarray) -> np.ndarray:
+        """What the softmax starts from, before anything is added: (heads, rows, keys)."""
+        query = _dense(self.query[heads, rows], self.acc)
+        n_heads, n_rows, size = query.shape
+        scores = query.reshape(n_heads * n_rows, size) @ key.T
+        scores = scores.reshape(n_heads, n_rows, key.shape[0])
+        scores *= self.acc.type(self.call.scale)
+        if self.call.softcap > 0.0:
+            softcap = self.acc.type(self.call.softcap)
+            scores /= softcap
+            np.tanh(scores, out=scores)
+            scores *= softcap
+        return scores
 
     def _key_range(self, rows: slice) -> slice:
         """The keys that length, causality and window leave to at least one of the rows."""

@@ -81,6 +81,12 @@ class SdpaCall:
     _target: ndarray | None
     _is_flat: bool
 
+    def detach_out(self) -> None:
+        """Have it computed in fresh memory, from where `finish` copies it to the caller's own."""
+        self.is_callers_out = False
+        self._target = self.out
+        self.out = arrays.empty(self.out.shape, self.dtype)
+
     def finish(self) -> Any:
         """What the public function returns, once ``out`` is computed."""
         if self._target is not None:
@@ -115,7 +121,8 @@ def sdpa(
     out: Any,
     return_lse: Any,
     return_weights: Any,
-) -> SdpaCall:
+    call_type: type[SdpaCall] = SdpaCall,
+) -> Any:
     """Check the arguments of `scaled_dot_product_attention` and make them final.
 
     Plain calls take a straight path: whatever is unusual is looked at in a function of its own.
@@ -224,14 +231,7 @@ def sdpa(
         k = broadcast_to(k, lead + k_shape[-3:])
         v = broadcast_to(v, lead + v_shape[-3:])
 
-    target = None
-    is_callers_out = out is not None
-    if is_callers_out and not arrays.is_writable_in_place(view, (q, k, v, attn_mask, bias)):
-        is_callers_out = False
-        target = view
-        view = arrays.empty(view.shape, dtype)
-
-    call = SdpaCall()
+    call = call_type()
     call.query = q
     call.key = k
     call.value = v
@@ -250,10 +250,12 @@ def sdpa(
     call.left = left
     call.right = right
     call.dtype = dtype
-    call.is_callers_out = is_callers_out
+    call.is_callers_out = out is not None
     call._result = result
-    call._target = target
+    call._target = None
     call._is_flat = rank == 2
+    if out is not None and not arrays.is_writable_in_place(view, (q, k, v, attn_mask, bias)):
+        call.detach_out()
     return call
 
 

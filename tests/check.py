@@ -82,10 +82,25 @@ def _float_term(term, shape, wide, limit):
     return np.where(np.isinf(term), term, np.clip(term, -limit, limit)), np.isneginf(term)
 
 
-def expected(query, key, value, attn_mask=None, *, bias=None, is_causal=False, scale=None,
-             q_offset=0, kv_lengths=None, window=None, softcap=0.0, alibi_slopes=None, sinks=None,
-             layout="bhsd"):  # fmt: skip
+def expected(query, key, value, attn_mask=None, *, scale=None, softcap=0.0, **options):
     """All results of scaled_dot_product_attention in wide floats."""
+
+    def dot(q, k, wide):
+        factor = wide(1) / np.sqrt(wide(q.shape[-1])) if scale is None else wide(float(scale))
+        s = factor * (q @ k.swapaxes(-1, -2))
+        size = abs(factor) * (abs(q) @ abs(k).swapaxes(-1, -2))
+        if softcap:
+            bent = np.tanh(s / softcap)
+            s, size = softcap * bent, size * (1 - bent**2) + softcap * abs(bent)
+        return s, size
+
+    return attend(dot, query, key, value, attn_mask, **options)
+
+
+def attend(score, query, key, value, attn_mask=None, *, bias=None, is_causal=False, q_offset=0,
+           kv_lengths=None, window=None, alibi_slopes=None, sinks=None, layout="bhsd"):  # fmt: skip
+    """All that follows the scores. `score` makes (N, H, Sq, Sk) of them from a query and a key
+    (N, H, S, dim), and sizes: numbers whose SCORE_ERROR part is the error that each may have."""
     name = np.dtype(query.dtype).name
     rank = query.ndim
     wide = np.longdouble if name == "float64" else np.float64
@@ -99,21 +114,15 @@ def expected(query, key, value, attn_mask=None, *, bias=None, is_causal=False, s
         np.broadcast_to(x, lead + x.shape[-3:]).astype(wide).reshape((n, *x.shape[-3:]))
         for x in (q, k, v)
     )
-    heads, n_queries, dim = q.shape[1:]
+    heads, n_queries = q.shape[1:3]
     n_keys, dv = v.shape[2:]
     group = heads // k.shape[1] if k.shape[1] else 1
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     shape = (n, heads, n_queries, n_keys)
     full = (*lead, heads, n_queries, n_keys)
-    scale = wide(1) / np.sqrt(wide(dim)) if scale is None else wide(float(scale))
 
     with np.errstate(all="ignore"):
-        s = scale * (q @ k.swapaxes(-1, -2))
-        size = abs(scale) * (abs(q) @ abs(k).swapaxes(-1, -2))
-        if softcap:
-            bent = np.tanh(s / softcap)
-            s, size = softcap * bent, size * (1 - bent**2) + softcap * abs(bent)
-
+        s, size = score(q, k, wide)
         length = _per_entry(n_keys if kv_lengths is None else kv_lengths, lead, n)
         if isinstance(q_offset, str):
             offset = length - n_queries

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Rows times a weight matrix, in the dtype of the scores.
+
+For what is projected before it meets a kernel: queries and keys of additive attention.
+It checks nothing. The products are a BLAS's, one for each entry and head, so that their bits
+depend neither on the rest of the batch nor on how the rows lie in memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._check_arrays import LARGEST, is_in_place
+
+
+def project(
+    rows: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, acc: np.dtype
+) -> np.ndarray:
+    """``rows @ weight + bias`` in `acc`, native and with unit inner stride; None leaves out.
+
+    `rows` is (..., heads, rows, dim) with any strides; axes before the rows that repeat one element
+    still do so in the result. `weight` (dim, hidden) and `bias` (hidden,) are compact arrays of
+    `acc`. Without both, rows that can be read as they lie are returned as they are. A result beyond
+    the range of `acc` is its largest number: what is finite in rows, weight and bias stays finite.
+    """
+    if weight is None and bias is None and rows.dtype == acc and is_in_place(rows):
+        return rows
+    once = rows[tuple(slice(0, 1) if s == 0 else slice(None) for s in rows.strides[:-2])]
+    with np.errstate(all="ignore"):
+        if weight is None:
+            result = np.array(once, dtype=acc, order="C")
+        else:
+            once = _for_blas(once, acc)
+            result = np.matmul(once, weight)
+            _rescue(result, once, weight)
+        if bias is not None:
+            is_finite = np.isfinite(result) & np.isfinite(bias)
+            result += bias
+            _saturate(result, is_finite)
+        np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
+    return np.broadcast_to(result, (*rows.shape[:-1], result.shape[-1]))
+
+
+def _for_blas(rows: np.ndarray, acc: np.dtype) -> np.ndarray:
+    """The rows as a BLAS takes them, one after another; every other form would take another way."""
+    if rows.dtype == acc and is_in_place(rows):
+        stride = rows.strides[-2]
+        if rows.shape[-1] * rows.itemsize <= stride < 1 << 31:
+            return rows
+    return np.array(rows, dtype=acc, order="C")
+
+
+def _rescue(result: np.ndarray, rows: np.ndarray, weight: np.ndarray) -> None:
+    """Do again what overflowed: large terms of opposite sign must not become NaN."""
+    bad = ~np.isfinite(result)
+    if not bad.any():
+        return
+    bad &= np.isfinite(rows).all(axis=-1)[..., None] & np.isfinite(weight).all(axis=0)
+    rows_again = np.argwhere(bad.any(axis=-1))
+    if len(rows_again) == 0:
+        return
+    # rows and columns brought to about 1: nothing overflows but the result. Row by row, so that
+    # the bits of one do not depend on how many overflow.
+    columns, column_exponents = _near_one(np.where(np.isfinite(weight), weight, 0).T)
+    for index in map(tuple, rows_again):
+        row, exponent = _near_one(rows[index])
+        again = np.ldexp(columns @ row, exponent + column_exponents[:, 0])
+        limit = LARGEST[result.dtype]
+        result[index] = np.where(bad[index], np.clip(again, -limit, limit), result[index])
+
+
+def _near_one(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows scaled by powers of two to a largest element of 1/2 to 1, in float64; the exponents."""
+    rows = rows.astype(np.float64)
+    _, exponent = np.frexp(abs(rows).max(axis=-1, keepdims=True))
+    return np.ldexp(rows, -exponent), exponent
+
+
+def _saturate(array: np.ndarray, where: np.ndarray) -> None:
+    overflow = np.isinf(array) & where
+    if overflow.any():
+        array[overflow] = np.copysign(LARGEST[array.dtype], array[overflow])

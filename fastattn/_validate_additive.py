@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""Every check of additive attention, and the projections that follow it.
+
+For ``additive``; the backends trust what it returns and check nothing again.
+What it has in common with the dot product (all but the last axis of query and key, and the
+parameters) is checked by ``_validate.sdpa``. It computes no attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _check_arrays as arrays
+from . import _check_options as options
+from . import _validate
+from ._check_arrays import DTYPES, FLOAT32, FLOAT64, float_dtype, ndarray
+from ._projection import project
+from ._validate import SdpaCall
+from .additive_keys import AdditiveKeys
+
+
+class AdditiveCall(SdpaCall):
+    """One checked call of additive attention, as the backends see it.
+
+    The fields are those of `SdpaCall`, with these differences: ``query (..., heads, queries,
+    hidden)`` and ``key (..., kv_heads, keys, hidden)`` are projected, the key holds the bias, and
+    both have the dtype of the scores (float32, or float64 for float64 arrays; ``dtype`` is that of
+    value and out). They are finite wherever what they were made of is. ``scale`` is 1, ``softcap``
+    0 and ``slopes`` None.
+    """
+
+    __slots__ = ("attention_v", "prepared")
+
+    attention_v: ndarray  # (heads, hidden) or (1, hidden), compact, in the dtype of the scores
+    prepared: AdditiveKeys | None  # where the key comes from, before it was broadcast
+
+
+def additive(
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_v: Any,
+    query_weight: Any,
+    key_weight: Any,
+    hidden_bias: Any,
+    attn_mask: Any,
+    bias: Any,
+    is_causal: Any,
+    q_offset: Any,
+    kv_lengths: Any,
+    window: Any,
+    sinks: Any,
+    layout: Any,
+    out: Any,
+    return_lse: Any,
+    return_weights: Any,
+) -> AdditiveCall:
+    """Check the arguments of `additive_attention`, make them final, and project."""
+    prepared = key if isinstance(key, AdditiveKeys) else None
+    q = arrays.as_array(query, "query")
+    k = _stand_in(key) if prepared is not None else arrays.as_array(key, "key")
+    v = arrays.as_array(value, "value")
+    arrays.shared_dtype(q, k, v)
+    arrays.check_ranks(q, k, v)
+    # the dot product is indifferent to all but the last axis of query and key; so it gets none
+    call: AdditiveCall = _validate.sdpa(
+        q[..., :0], k[..., :0], v, attn_mask, bias, is_causal, 1.0, q_offset, kv_lengths, window,
+        0.0, None, sinks, layout, out, return_lse, return_weights, AdditiveCall,
+    )  # fmt: skip
+
+    acc = FLOAT64 if call.dtype is FLOAT64 else FLOAT32
+    if query_weight is not None:
+        query_weight = _weight(query_weight, "query_weight", "query", q.shape[-1], acc)
+    if prepared is not None:
+        _check_prepared(prepared, key_weight, hidden_bias, layout)
+    elif key_weight is not None:
+        key_weight = _weight(key_weight, "key_weight", "key", k.shape[-1], acc)
+    if hidden_bias is not None:
+        hidden_bias = _parameter(hidden_bias, "hidden_bias", acc)
+
+    # the hidden size is the last axis of attention_v, and all others must agree
+    if attention_v is None:
+        hidden = q.shape[-1] if query_weight is None else query_weight.shape[1]
+        vectors = np.ones(hidden, acc)
+        matching = "query" if query_weight is None else "query_weight"
+    else:
+        vectors = _parameter(attention_v, "attention_v", acc)
+        n_heads = call.query.shape[-3]
+        if vectors.ndim not in (1, 2) or (vectors.ndim == 2 and vectors.shape[0] != n_heads):
+            raise ValueError(
+                f"attention_v: expected shape (hidden,) or ({n_heads}, hidden), one vector for "
+                f"each head of query, got {vectors.shape}"
+            )
+        hidden = vectors.shape[-1]
+        matching = "attention_v"
+    _check_hidden(q, query_weight, "query", hidden, matching)
+    if prepared is not None and k.shape[-1] != hidden:
+        raise ValueError(
+            f"key: expected prepared keys of hidden size {hidden} to match {matching}, "
+            f"got {k.shape[-1]}"
+        )
+    _check_hidden(k, key_weight, "key", hidden, matching)
+    _check_bias(hidden_bias, hidden, matching)
+
+    heads_last = layout == "bshd"
+    call.attention_v = vectors if vectors.ndim == 2 else vectors[None]
+    call.prepared = prepared
+    lead = call.query.shape[:-3]
+    q = project(_heads_first(q, heads_last), query_weight, None, acc)
+    if prepared is None:
+        k = project(_heads_first(k, heads_last), key_weight, hidden_bias, acc)
+    else:
+        k = prepared._projected
+    call.query = np.broadcast_to(q, lead + q.shape[-3:])
+    call.key = np.broadcast_to(k, lead + k.shape[-3:])
+    if call.is_callers_out and not arrays.is_writable_in_place(call.out, (q, k)):
+        call.detach_out()
+    return call
+
+
+def keys(key: Any, key_weight: Any, hidden_bias: Any, layout: Any) -> AdditiveKeys:
+    """Check the arguments of `prepare_additive_keys`, and project."""
+    k = arrays.as_array(key, "key")
+    dtype = float_dtype(k.dtype)
+    if dtype is None:
+        raise TypeError(f"key: expected dtype {DTYPES}, got {k.dtype}")
+    heads_last = options.layout(layout)
+    if k.ndim < 2:
+        raise ValueError(f"key: expected at least 2 axes (keys, dim), got shape {k.shape}")
+    acc = FLOAT64 if dtype is FLOAT64 else FLOAT32
+    hidden, matching = k.shape[-1], "key"
+    if key_weight is not None:
+        key_weight = _weight(key_weight, "key_weight", "key", k.shape[-1], acc)
+        hidden, matching = key_weight.shape[1], "key_weight"
+    if hidden_bias is not None:
+        hidden_bias = _parameter(hidden_bias, "hidden_bias", acc)
+    _check_bias(hidden_bias, hidden, matching)
+    projected = project(_heads_first(k, heads_last), key_weight, hidden_bias, acc)
+    if key_weight is None and hidden_bias is None or not projected.flags.c_contiguous:
+        projected = np.array(projected, order="C")
+    return AdditiveKeys(projected, dtype, "bshd" if heads_last else "bhsd", k.ndim)
+
+
+def _stand_in(keys: AdditiveKeys) -> ndarray:
+    """An array with the shape and the dtype of prepared keys, without memory of its own."""
+    return np.broadcast_to(np.empty((), keys.dtype), keys.shape)
+
+
+def _heads_first(a: ndarray, heads_last: bool) -> ndarray:
+    if a.ndim == 2:
+        return a[None]
+    return a.swapaxes(-3, -2) if heads_last else a
+
+
+def _parameter(x: Any, name: str, acc: np.dtype) -> ndarray:
+    """A float array in the dtype of the scores, compact; the caller's own where that will do."""
+    a = x if type(x) is ndarray else arrays.as_array(x, name)
+    if a.dtype is acc and a.flags.c_contiguous and a.flags.aligned:
+        return a
+    return options.floats(a, name, acc)
+
+
+def _weight(x: Any, name: str, of: str, size: int, acc: np.dtype) -> ndarray:
+    weight = _parameter(x, name, acc)
+    if weight.ndim != 2 or weight.shape[0] != size:
+        raise ValueError(
+            f"{name}: expected shape ({size}, hidden) to match the last axis of {of}, "
+            f"got {weight.shape}"
+        )
+    return weight
+
+
+def _check_hidden(
+    a: ndarray, weight: ndarray | None, name: str, hidden: int, matching: str
+) -> None:
+    if weight is None:
+        if a.shape[-1] != hidden:
+            raise ValueError(
+                f"{name}: expected size {hidden} along the last axis to match {matching}, as there "
+                f"is no {name}_weight, got {a.shape[-1]}"
+            )
+    elif weight.shape[1] != hidden:
+        raise ValueError(
+            f"{name}_weight: expected shape {(weight.shape[0], hidden)} to match {matching}, "
+            f"got {weight.shape}"
+        )
+
+
+def _check_bias(hidden_bias: ndarray | None, hidden: int, matching: str) -> None:
+    if hidden_bias is not None and hidden_bias.shape != (hidden,):
+        raise ValueError(
+            f"hidden_bias: expected shape {(hidden,)} to match {matching}, got {hidden_bias.shape}"
+        )
+
+
+def _check_prepared(keys: AdditiveKeys, key_weight: Any, hidden_bias: Any, layout: str) -> None:
+    for name, x in (("key_weight", key_weight), ("hidden_bias", hidden_bias)):
+        if x is not None:
+            raise ValueError(
+                f"{name}: expected None with prepared keys, of which it is a part, "
+                f"got {type(x).__name__}"
+            )
+    if keys.layout != layout and len(keys.shape) > 2:
+        raise ValueError(
+            f"key: expected keys prepared in the layout {layout!r} of the call, got {keys.layout!r}"
+        )
