@@ -134,8 +134,8 @@ def get_backend() -> str:
 
     Notes
     -----
-    float16, bfloat16 and float64 arrays have no compiled kernels yet, nor has
-    `additive_attention`: whatever the current backend, they are computed with NumPy.
+    float16, bfloat16 and float64 arrays have no compiled kernels yet: whatever the current
+    backend, they are computed with NumPy.
     """
     here = _context.get()
     return here[0] if here is not None else _settings[-1].name
@@ -213,8 +213,14 @@ def sdpa(call: SdpaCall) -> None:
 
 
 def additive(call: AdditiveCall) -> None:
-    """Compute a checked call; with NumPy on every backend, as none has kernels for it yet."""
-    _reference_additive.additive(call)
+    """Compute a checked call of additive attention on the current backend."""
+    name = get_backend()
+    if _native is not None and name != "numpy" and call.dtype.char == "f":
+        keys = call.prepared
+        packed = None if keys is None else keys._packed_for(name, _native.pack_additive_keys)
+        _native.additive(call, packed, name, _threads.get_num_threads())
+    else:
+        _reference_additive.additive(call)
 
 
 def sdpa_plain(query: Any, key: Any, value: Any, is_causal: Any, scale: Any) -> np.ndarray | None:

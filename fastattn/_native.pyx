@@ -171,15 +171,13 @@ def sdpa(call, str name, int n_threads):
     run(&d, name, n_threads)
 
 
-def additive(call, attention_v, packed_keys, str name, int n_threads):
-    """The same with additive scores: query and key are projected, `attention_v` is C-contiguous
-    float32 (1 or heads, size); `packed_keys` is None or what `pack_additive_keys` made of the key."""
+def additive(call, packed_keys, str name, int n_threads):
+    """Compute a checked float32 call (`_validate_additive.AdditiveCall`) on the backend `name`;
+    `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
     cdef fa_sdpa_desc d
-    cdef cnp.ndarray a = attention_v
+    cdef cnp.ndarray a = call.attention_v
     memset(&d, 0, sizeof(d))
     fill(&d, call)
-    d.scale = 1.0
-    d.softcap = 0.0
     d.attention_v = <const float *> data_of(a)
     d.attention_v_stride = d.qk_size if cnp.PyArray_DIMS(a)[0] > 1 else 0
     d.packed_keys = data_of(packed_keys)

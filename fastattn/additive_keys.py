@@ -7,9 +7,12 @@ It only holds them: ``_validate_additive`` checks and projects, the backends com
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class AdditiveKeys:
@@ -56,6 +59,12 @@ class AdditiveKeys:
         self._layout = layout
         self._n_axes = n_axes
         self._packed = {}
+
+    def _packed_for(self, backend: str, pack: Callable[[np.ndarray, str], Any]) -> Any:
+        packed = self._packed.get(backend)
+        if packed is None:
+            packed = self._packed.setdefault(backend, pack(self._projected, backend))
+        return packed
 
     @property
     def shape(self) -> tuple[int, ...]:

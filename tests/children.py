@@ -103,12 +103,13 @@ def endless(kind):
         "decode of many heads": (64, 1, 2_000_000_000, 64),
         "weights": (1, 2000, 100_000, 8192),
         "careful": (1, 100_000, 20_000, 64),
+        "careful, large": (1, 1000, 20_000, 65536),
     }[kind]
     given = dict(query=_same_row(1, heads, queries, dim), key=_same_row(1, heads, keys, dim),
                  value=_same_row(1, heads, keys, dim))  # fmt: skip
     if kind == "weights":
         given["return_weights"] = True
-    if kind == "careful":  # scores at the end of the float range are done again in double
+    if kind.startswith("careful"):  # scores at the end of the float range are done again in double
         given["bias"] = np.broadcast_to(np.finfo(np.float32).min, (queries, keys))
     return given
 

@@ -94,6 +94,16 @@ def test_any_place_in_any_batch(backend, rng, dtype, queries, keys):
                 assert_bits_equal(one[place], other[0], f"{place} of {batch}")
 
 
+@pytest.mark.parametrize("window", [(100, 0), (5, -1), (0, 7), (-1, 300)], ids=str)
+def test_any_batch_with_a_window(backend, rng, window):
+    """More entries make tasks of more rows: tiles must not begin where a task's first row looks."""
+    q, k, v = qkv(rng, lead=(1,), heads=2, queries=400, keys=420, dim=4, dv=5)
+    alone = every(q, k, v, window=window, q_offset="lower_right")
+    many = [np.repeat(x, 30, axis=0) for x in (q, k, v)]
+    for one, other in zip(every(*many, window=window, q_offset="lower_right"), alone, strict=True):
+        assert_bits_equal(one[29], other[0])
+
+
 def test_other_entries_do_not_matter(backend, rng):
     """Case 99: lengths, NaN and masks of other entries leave an entry's bits alone."""
     q, k, v = qkv(rng, lead=(3,), queries=QUERY_BLOCK + 1, keys=KEY_TILE + 3)

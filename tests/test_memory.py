@@ -222,3 +222,32 @@ def test_scratch_failure(backend, run_python):
     assert backend == "numpy" or "True" in failed, (
         "the limit was never reached, so nothing was tested"
     )
+
+
+SHARED_PREFIX = (
+    COMMON
+    + """
+def peak_kib():
+    with open("/proc/self/status") as lines:
+        return next(int(x.split()[1]) for x in lines if x.startswith("VmHWM"))
+
+entries, keys, size = 31, 32768, 256
+q = np.ones((entries, 8, 1, 16), "f4")
+k = np.broadcast_to(np.ones((1, 1, keys, 16), "f4"), (entries, 1, keys, 16))
+v = np.broadcast_to(np.ones((1, 1, keys, size), "f4"), (entries, 1, keys, size))
+out = np.zeros((entries, 8, 1, size), "f4")
+with fastattn.threads(1):
+    sdpa(q[:1], k[:1], v[:1], out=out[:1])
+    before = peak_kib()
+    sdpa(q, k, v, out=out)
+print(peak_kib() - before)
+"""
+)
+
+
+@LINUX
+@pytest.mark.parametrize("name", [name for name in fastattn.backends() if name != "numpy"])
+def test_states_of_split_keys_are_limited(name, run_python):
+    """A long shared prefix: states of all pieces of all entries would take 16 MiB."""
+    done = run_python(SHARED_PREFIX, FASTATTN_BACKEND=name)
+    assert int(done.stdout) < 8 << 10, done

@@ -94,6 +94,23 @@ def test_hidden_keys_of_a_nan_row_have_weight_zero(backend, rng, queries, heads)
     assert not weights[..., ~sees].any()
 
 
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_nan_leaves_the_sign_of_zero(backend, is_masked):
+    """A row that is done again multiplies fewer hidden keys; sums that underflowed show it."""
+    q = np.ones((1, 1, 16, 1), np.float32)
+    k, v = np.zeros((2, 1, 1, 1024, 1), np.float32)
+    k[0, 0, 256:512] = 83.0
+    v[0, 0, [0, 752]] = -1e-12  # products that underflow to -0, in different tiles
+    poisoned = v.copy()
+    poisoned[0, 0, 755] = np.nan
+    options = {"is_causal": True, "q_offset": 752, "scale": 1.0}
+    if is_masked:
+        options["attn_mask"] = np.arange(1024) != 755
+    clean, dirty = (sdpa(q, k, x, **options) for x in (v, poisoned))
+    rows = slice(None) if is_masked else slice(0, 3)  # the others see key 755
+    assert_bits_equal(dirty[:, :, rows], clean[:, :, rows])
+
+
 def hidden_forms(queries, keys, first):
     """Options that hide the keys from `first` on, from every row."""
     open_ = np.arange(keys) < first

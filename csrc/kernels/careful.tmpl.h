@@ -48,7 +48,7 @@ static void FA_NAME(careful_finish)(fa_careful *c) {
     if (c->nan) c->total = NAN;
     for (int x = 0; x < c->v_size; x++) {
         double o = c->any ? c->acc[x] / c->total : 0.0;
-        c->out[x] = c->nan ? NAN : (float)o;
+        c->out[x] = c->nan ? NAN : (float)o + 0.0f; /* no negative zero, as in finish_row */
     }
     if (c->lse) *c->lse = (float)(c->total == 0.0 ? -INFINITY : c->top + log(c->total));
 }

@@ -95,7 +95,8 @@ static int FA_NAME(finish_row)(float *row_max, float *row_sum, const float *o, f
     /* One division a row: a quotient of its own for each number costs as much as 16 products. */
     vf f = vf_set1(factor / *row_sum), bad = vf_set1(0.0f);
     for (int c = 0; c < v_size; c += VF_LANES) {
-        vf x = vf_mul(vf_load(o + c), f);
+        /* + 0: no negative zero, whose sign would tell how many hidden keys were multiplied. */
+        vf x = vf_fma(vf_load(o + c), f, vf_set1(0.0f));
         bad = vf_fma(x, vf_set1(0.0f), bad); /* NaN from then on if x is not finite */
         if (v_size - c >= VF_LANES)
             vf_store(out + c, x);

@@ -15,6 +15,8 @@ enum {
     DECODE_CHUNK = 512,
     DECODE_MAX_CHUNKS = 64,
     DECODE_HEADS = 32,
+    /* Bytes of partial states that may be kept; beyond, heads alone must do. */
+    DECODE_MOST_PARTIAL = 8 << 20,
     /* Prefill: a block of rows shares one key panel in L1; the packed K and V tiles live in L2.  Blocks
      * are as even as can be: a block of a few rows costs as much as one of many. */
     PREFILL_ROW_BLOCK = 48,
@@ -41,7 +43,9 @@ static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
     p->key_tile = DECODE_TILE;
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
-    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1;
+    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1 &&
+                    p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32) <=
+                        DECODE_MOST_PARTIAL / (int64_t)sizeof(float);
 }
 
 static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {

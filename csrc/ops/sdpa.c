@@ -15,8 +15,9 @@ static int finish_row(const fa_task *t, int i) {
 
 /* One pass of the careful row over the keys in its range, giving up between pieces if told to. */
 static void careful_pass(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
-    const int64_t piece = 16384; /* a few milliseconds */
-    int64_t hi = fa_min64(t->job->desc->n_keys, c->row->key_hi);
+    const fa_sdpa_desc *d = t->job->desc;
+    const int64_t piece = 1 + (1 << 22) / (d->qk_size + d->v_size + 64); /* a few milliseconds */
+    int64_t hi = fa_min64(d->n_keys, c->row->key_hi);
     for (int64_t j = fa_max64(0, c->row->key_lo); j < hi; j += piece) {
         t->job->kernels->careful_keys(c, j, fa_min64(j + piece, hi), pass);
         if (fa_pool_poll(t->worker)) return;

@@ -60,9 +60,11 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const int64_t poll_after = 1 << 24; /* products: a millisecond or so */
     int64_t n_products = 0;
 
-    if (d->packed_keys) lo = lo / k->nr * k->nr; /* whole panels; rows hide what they do not see */
-    for (int64_t key = lo; key < hi; key += j->plan.key_tile) {
-        int n = (int)fa_min64(j->plan.key_tile, hi - key);
+    /* Tiles end at multiples of key_tile and begin at multiples of nr, wherever the task's own range
+     * begins: it depends on how many rows the task has, on which no bit may depend. */
+    for (int64_t key = lo / k->nr * k->nr, next; key < hi; key = next) {
+        next = fa_min64(hi, (key / j->plan.key_tile + 1) * j->plan.key_tile);
+        int n = (int)(next - key);
         const float *keys = t->key + key * d->key.row_stride;
         const float *values = t->value + key * d->value.row_stride;
         int64_t v_row = d->value.row_stride;
