@@ -60,6 +60,13 @@ def shared_dtype(q: ndarray, k: ndarray, v: ndarray) -> Any:
     return q_dtype
 
 
+def heads_first(a: ndarray, layout: str) -> ndarray:
+    """As (..., heads, rows, dim), whatever the layout and without a head axis, too."""
+    if a.ndim == 2:
+        return a[None]
+    return a.swapaxes(-3, -2) if layout == "bshd" else a
+
+
 def is_walkable(a: ndarray) -> bool:
     """Whether a kernel can walk it: native, aligned, steps that are whole elements."""
     dtype = a.dtype

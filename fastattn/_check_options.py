@@ -169,6 +169,25 @@ def floats(x: Any, name: str, acc: np.dtype) -> ndarray:
     return np.ascontiguousarray(saturated(a, acc))
 
 
+def parameter(x: Any, name: str, acc: np.dtype) -> ndarray:
+    """The same for arrays that may be large: the caller's own where that will do."""
+    a = x if type(x) is ndarray else as_array(x, name)
+    if a.dtype == acc and a.dtype.isnative and a.flags.c_contiguous and a.flags.aligned:
+        return a
+    return floats(a, name, acc)
+
+
+def weight(x: Any, name: str, of: str, size: int, acc: np.dtype) -> ndarray:
+    """A matrix that rows of `of` can be multiplied with."""
+    weight = parameter(x, name, acc)
+    if weight.ndim != 2 or weight.shape[0] != size:
+        raise ValueError(
+            f"{name}: expected 2 axes, the first of size {size} to match the last axis of {of}, "
+            f"got shape {weight.shape}"
+        )
+    return weight
+
+
 def slopes(x: Any, lead: tuple, n_q_heads: int, acc: np.dtype) -> ndarray:
     slopes = floats(x, "alibi_slopes", acc)
     shape = slopes.shape

@@ -81,6 +81,14 @@ class SdpaCall:
     _target: ndarray | None
     _is_flat: bool
 
+    def set_rows(self, query: ndarray, key: ndarray) -> None:
+        """Compute with these, made of the caller's query and key; leading axes may be missing."""
+        lead = self.query.shape[:-3]
+        self.query = broadcast_to(query, lead + query.shape[-3:])
+        self.key = broadcast_to(key, lead + key.shape[-3:])
+        if self.is_callers_out and not arrays.is_writable_in_place(self.out, (query, key)):
+            self.detach_out()
+
     def detach_out(self) -> None:
         """Have it computed in fresh memory, from where `finish` copies it to the caller's own."""
         self.is_callers_out = False
@@ -257,6 +265,25 @@ def sdpa(
     if out is not None and not arrays.is_writable_in_place(view, (q, k, v, attn_mask, bias)):
         call.detach_out()
     return call
+
+
+def without_sizes(
+    query: Any, key: Any, value: Any, options: dict[str, Any], call_type: type[SdpaCall] = SdpaCall
+) -> tuple:
+    """Check all of a call but the last axes of query and key, for scores that take any sizes.
+
+    `options` are the other arguments of `sdpa`, by name. Returns a call that still lacks its query
+    and key (see `SdpaCall.set_rows`), and these two as given: ``(..., heads, rows, dim)`` with any
+    strides.
+    """
+    q = arrays.as_array(query, "query")
+    k = arrays.as_array(key, "key")
+    v = arrays.as_array(value, "value")
+    arrays.shared_dtype(q, k, v)
+    arrays.check_ranks(q, k, v)
+    call = sdpa(q[..., :0], k[..., :0], v, **options, call_type=call_type)
+    layout = options["layout"]
+    return call, arrays.heads_first(q, layout), arrays.heads_first(k, layout)
 
 
 def merge(outs: Any, lses: Any) -> tuple:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import _check_arrays as arrays
-from . import _check_options as options
+from . import _check_options as check
 from . import _validate
 from ._check_arrays import DTYPES, FLOAT32, FLOAT64, float_dtype, ndarray
 from ._projection import project
@@ -45,56 +45,35 @@ def additive(
     query_weight: Any,
     key_weight: Any,
     hidden_bias: Any,
-    attn_mask: Any,
-    bias: Any,
-    is_causal: Any,
-    q_offset: Any,
-    kv_lengths: Any,
-    window: Any,
-    sinks: Any,
-    layout: Any,
-    out: Any,
-    return_lse: Any,
-    return_weights: Any,
+    options: dict[str, Any],
 ) -> AdditiveCall:
-    """Check the arguments of `additive_attention`, make them final, and project."""
-    prepared = key if isinstance(key, AdditiveKeys) else None
-    q = arrays.as_array(query, "query")
-    k = _stand_in(key) if prepared is not None else arrays.as_array(key, "key")
-    v = arrays.as_array(value, "value")
-    arrays.shared_dtype(q, k, v)
-    arrays.check_ranks(q, k, v)
-    # the dot product is indifferent to all but the last axis of query and key; so it gets none
-    call: AdditiveCall = _validate.sdpa(
-        q[..., :0], k[..., :0], v, attn_mask, bias, is_causal, 1.0, q_offset, kv_lengths, window,
-        0.0, None, sinks, layout, out, return_lse, return_weights, AdditiveCall,
-    )  # fmt: skip
+    """Check the arguments of `additive_attention`, make them final, and project.
 
+    `options` are those that it shares with the dot product, by name.
+    """
+    prepared = key if isinstance(key, AdditiveKeys) else None
+    options = {"scale": 1.0, "softcap": 0.0, "alibi_slopes": None} | options
+    call, q, k = _validate.without_sizes(
+        query, key if prepared is None else _stand_in(key), value, options, AdditiveCall
+    )
     acc = FLOAT64 if call.dtype is FLOAT64 else FLOAT32
     if query_weight is not None:
-        query_weight = _weight(query_weight, "query_weight", "query", q.shape[-1], acc)
+        query_weight = check.weight(query_weight, "query_weight", "query", q.shape[-1], acc)
     if prepared is not None:
-        _check_prepared(prepared, key_weight, hidden_bias, layout)
+        _check_prepared(prepared, key_weight, hidden_bias, options["layout"])
     elif key_weight is not None:
-        key_weight = _weight(key_weight, "key_weight", "key", k.shape[-1], acc)
+        key_weight = check.weight(key_weight, "key_weight", "key", k.shape[-1], acc)
     if hidden_bias is not None:
-        hidden_bias = _parameter(hidden_bias, "hidden_bias", acc)
+        hidden_bias = check.parameter(hidden_bias, "hidden_bias", acc)
 
     # the hidden size is the last axis of attention_v, and all others must agree
     if attention_v is None:
         hidden = q.shape[-1] if query_weight is None else query_weight.shape[1]
-        vectors = np.ones(hidden, acc)
         matching = "query" if query_weight is None else "query_weight"
+        vectors = np.ones(hidden, acc)
     else:
-        vectors = _parameter(attention_v, "attention_v", acc)
-        n_heads = call.query.shape[-3]
-        if vectors.ndim not in (1, 2) or (vectors.ndim == 2 and vectors.shape[0] != n_heads):
-            raise ValueError(
-                f"attention_v: expected shape (hidden,) or ({n_heads}, hidden), one vector for "
-                f"each head of query, got {vectors.shape}"
-            )
-        hidden = vectors.shape[-1]
-        matching = "attention_v"
+        vectors = _vectors(attention_v, call.query.shape[-3], acc)
+        hidden, matching = vectors.shape[-1], "attention_v"
     _check_hidden(q, query_weight, "query", hidden, matching)
     if prepared is not None and k.shape[-1] != hidden:
         raise ValueError(
@@ -104,19 +83,11 @@ def additive(
     _check_hidden(k, key_weight, "key", hidden, matching)
     _check_bias(hidden_bias, hidden, matching)
 
-    heads_last = layout == "bshd"
     call.attention_v = vectors if vectors.ndim == 2 else vectors[None]
     call.prepared = prepared
-    lead = call.query.shape[:-3]
-    q = project(_heads_first(q, heads_last), query_weight, None, acc)
-    if prepared is None:
-        k = project(_heads_first(k, heads_last), key_weight, hidden_bias, acc)
-    else:
-        k = prepared._projected
-    call.query = np.broadcast_to(q, lead + q.shape[-3:])
-    call.key = np.broadcast_to(k, lead + k.shape[-3:])
-    if call.is_callers_out and not arrays.is_writable_in_place(call.out, (q, k)):
-        call.detach_out()
+    q = project(q, query_weight, None, acc)
+    k = project(k, key_weight, hidden_bias, acc) if prepared is None else prepared._projected
+    call.set_rows(q, k)
     return call
 
 
@@ -126,21 +97,21 @@ def keys(key: Any, key_weight: Any, hidden_bias: Any, layout: Any) -> AdditiveKe
     dtype = float_dtype(k.dtype)
     if dtype is None:
         raise TypeError(f"key: expected dtype {DTYPES}, got {k.dtype}")
-    heads_last = options.layout(layout)
+    layout = "bshd" if check.layout(layout) else "bhsd"
     if k.ndim < 2:
         raise ValueError(f"key: expected at least 2 axes (keys, dim), got shape {k.shape}")
     acc = FLOAT64 if dtype is FLOAT64 else FLOAT32
     hidden, matching = k.shape[-1], "key"
     if key_weight is not None:
-        key_weight = _weight(key_weight, "key_weight", "key", k.shape[-1], acc)
+        key_weight = check.weight(key_weight, "key_weight", "key", k.shape[-1], acc)
         hidden, matching = key_weight.shape[1], "key_weight"
     if hidden_bias is not None:
-        hidden_bias = _parameter(hidden_bias, "hidden_bias", acc)
+        hidden_bias = check.parameter(hidden_bias, "hidden_bias", acc)
     _check_bias(hidden_bias, hidden, matching)
-    projected = project(_heads_first(k, heads_last), key_weight, hidden_bias, acc)
+    projected = project(arrays.heads_first(k, layout), key_weight, hidden_bias, acc)
     if key_weight is None and hidden_bias is None or not projected.flags.c_contiguous:
         projected = np.array(projected, order="C")
-    return AdditiveKeys(projected, dtype, "bshd" if heads_last else "bhsd", k.ndim)
+    return AdditiveKeys(projected, dtype, layout, k.ndim)
 
 
 def _stand_in(keys: AdditiveKeys) -> ndarray:
@@ -148,28 +119,14 @@ def _stand_in(keys: AdditiveKeys) -> ndarray:
     return np.broadcast_to(np.empty((), keys.dtype), keys.shape)
 
 
-def _heads_first(a: ndarray, heads_last: bool) -> ndarray:
-    if a.ndim == 2:
-        return a[None]
-    return a.swapaxes(-3, -2) if heads_last else a
-
-
-def _parameter(x: Any, name: str, acc: np.dtype) -> ndarray:
-    """A float array in the dtype of the scores, compact; the caller's own where that will do."""
-    a = x if type(x) is ndarray else arrays.as_array(x, name)
-    if a.dtype is acc and a.flags.c_contiguous and a.flags.aligned:
-        return a
-    return options.floats(a, name, acc)
-
-
-def _weight(x: Any, name: str, of: str, size: int, acc: np.dtype) -> ndarray:
-    weight = _parameter(x, name, acc)
-    if weight.ndim != 2 or weight.shape[0] != size:
+def _vectors(x: Any, n_heads: int, acc: np.dtype) -> ndarray:
+    vectors = check.parameter(x, "attention_v", acc)
+    if vectors.ndim not in (1, 2) or (vectors.ndim == 2 and vectors.shape[0] != n_heads):
         raise ValueError(
-            f"{name}: expected shape ({size}, hidden) to match the last axis of {of}, "
-            f"got {weight.shape}"
+            f"attention_v: expected shape (hidden,) or ({n_heads}, hidden), one vector for each "
+            f"head of query, got {vectors.shape}"
         )
-    return weight
+    return vectors
 
 
 def _check_hidden(

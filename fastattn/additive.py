@@ -137,25 +137,21 @@ return_weights
     >>> out.shape, weights.shape
     ((2, 1, 3, 30), (2, 1, 3, 7))
     """
+    options = {
+        "attn_mask": attn_mask,
+        "bias": bias,
+        "is_causal": is_causal,
+        "q_offset": q_offset,
+        "kv_lengths": kv_lengths,
+        "window": window,
+        "sinks": sinks,
+        "layout": layout,
+        "out": out,
+        "return_lse": return_lse,
+        "return_weights": return_weights,
+    }
     call = _validate_additive.additive(
-        query,
-        key,
-        value,
-        attention_v,
-        query_weight,
-        key_weight,
-        hidden_bias,
-        attn_mask,
-        bias,
-        is_causal,
-        q_offset,
-        kv_lengths,
-        window,
-        sinks,
-        layout,
-        out,
-        return_lse,
-        return_weights,
+        query, key, value, attention_v, query_weight, key_weight, hidden_bias, options
     )
     _backend.additive(call)
     return call.finish()
