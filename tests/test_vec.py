@@ -176,3 +176,16 @@ def test_tanh_at_the_edges(probe):
 def test_an_unknown_operation_is_refused(probe):
     with pytest.raises(ValueError, match="no_such_operation"):
         probe("no_such_operation", np.zeros(8, f32))
+
+
+def test_exp_twice_is_within_1_1_ulp(probe):
+    x = np.concatenate([np.linspace(-43, 43, 400_001), np.linspace(-1, 1, 300_001)]).astype(f32)
+    assert np.max(ulps(probe("exp_twice", x), np.exp(2 * x.astype(np.float64)))) <= 1.1
+
+
+def test_quotients_are_within_2_5_ulp(probe, rng):
+    a = rng.standard_normal(200_000).astype(f32)
+    b = (1 + np.exp(rng.uniform(-20, 85, a.size))).astype(f32)
+    zero = np.zeros_like(a)
+    assert np.max(ulps(probe("add_quotient", a, b, zero), a / b.astype(np.float64))) <= 2.5
+    np.testing.assert_array_equal(probe("add_quotient", zero, b, a), a)

@@ -27,6 +27,8 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("hsum", vf_set1(vf_hsum(a)))
     FA_PROBE("hmax", vf_set1(vf_hmax(a)))
     FA_PROBE("exp2", vf_exp2(a))
+    FA_PROBE("exp_twice", vf_exp_twice(a))
+    FA_PROBE("add_quotient", vf_add_quotient(a, b, c))
     FA_PROBE("tanh", vf_tanh(a))
 #undef FA_PROBE
     return 0;

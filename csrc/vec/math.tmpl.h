@@ -37,7 +37,7 @@ FA_INLINE vf vf_tanh(vf x) {
     return vf_copysign(vf_select(vm_lt(big, vf_set1(0.625f)), p, q), x);
 }
 
-/* e^(2x) for |x| <= 43, error <= 1 ulp: the exponent is split before it is rounded, so that large x
+/* e^(2x) for |x| <= 43, error <= 1.1 ulp: the exponent is split before it is rounded, so that large x
  * lose nothing.  Other x: arbitrary.
  * 2x = n ln2 + r with ln2 in two parts, the first of 9 bits, so that n times it is exact without a
  * fused multiply-add; e^r = 1 + (r + r^2 P(r)), Taylor to r^7: 5e-9 at |r| = ln2 / 2. */
