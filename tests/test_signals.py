@@ -139,7 +139,8 @@ def field(name, path="/proc/thread-self"):
 
 def masks():
     other = subprocess.run(["grep", "SigBlk", "/proc/self/status"], capture_output=True, text=True)
-    return field("SigBlk"), field("SigIgn"), other.stdout
+    ignored = int(field("SigIgn").split()[1], 16) & ~(3 << 31)  # 32, 33: the C library's own
+    return field("SigBlk"), ignored, other.stdout
 
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
 before = masks()
