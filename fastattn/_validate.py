@@ -27,9 +27,11 @@ class SdpaCall:
     three axes: ``query (..., heads, queries, dim)``, ``key`` and ``value (..., kv_heads, keys,
     dim)``, ``out``; ``attn_mask``, ``bias`` and ``weights (..., heads, queries, keys)``, ``lse
     (..., heads, queries)``. query, key, value and out are native, aligned, and step by one
-    element along their last axis (an array without elements may have any strides). ``q_offset``
-    is an int or one int64 a batch entry, ``kv_lengths`` None or one int64 a batch entry;
-    ``slopes`` (heads,) or (entries, heads) and ``sinks`` (heads,) have the dtype of the scores.
+    element along their last axis (an array without elements may have any strides). A query or key
+    that was made by a score (``scores.General`` and others) has the dtype of the scores instead of
+    ``dtype``: they differ for 16-bit floats. ``q_offset`` is an int or one int64 a batch entry,
+    ``kv_lengths`` None or one int64 a batch entry; ``slopes`` (heads,) or (entries, heads) and
+    ``sinks`` (heads,) have the dtype of the scores.
     ``left`` and ``right`` are -1 when unbounded.
     """
 

@@ -120,7 +120,7 @@ def _stand_in(keys: AdditiveKeys) -> ndarray:
 
 
 def _vectors(x: Any, n_heads: int, acc: np.dtype) -> ndarray:
-    vectors = check.parameter(x, "attention_v", acc)
+    vectors = check.floats(x, "attention_v", acc)  # fresh memory: out may be the caller's own
     if vectors.ndim not in (1, 2) or (vectors.ndim == 2 and vectors.shape[0] != n_heads):
         raise ValueError(
             f"attention_v: expected shape (hidden,) or ({n_heads}, hidden), one vector for each "
