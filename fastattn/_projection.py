@@ -38,7 +38,8 @@ def project(
             result += bias
             _saturate(result, is_finite)
         np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
-    return np.broadcast_to(result, (*rows.shape[:-1], result.shape[-1]))
+    shape = (*rows.shape[:-1], result.shape[-1])
+    return result if result.shape == shape else np.broadcast_to(result, shape)
 
 
 def normalized(rows: np.ndarray, acc: np.dtype) -> np.ndarray:

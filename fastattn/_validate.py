@@ -86,8 +86,10 @@ class SdpaCall:
     def set_rows(self, query: ndarray, key: ndarray) -> None:
         """Compute with these, made of the caller's query and key; leading axes may be missing."""
         lead = self.query.shape[:-3]
-        self.query = broadcast_to(query, lead + query.shape[-3:])
-        self.key = broadcast_to(key, lead + key.shape[-3:])
+        q_shape = lead + query.shape[-3:]
+        k_shape = lead + key.shape[-3:]
+        self.query = query if query.shape == q_shape else broadcast_to(query, q_shape)
+        self.key = key if key.shape == k_shape else broadcast_to(key, k_shape)
         if self.is_callers_out and not arrays.is_writable_in_place(self.out, (query, key)):
             self.detach_out()
 

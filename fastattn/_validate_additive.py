@@ -54,7 +54,7 @@ def additive(
     prepared = key if isinstance(key, AdditiveKeys) else None
     options = {"scale": 1.0, "softcap": 0.0, "alibi_slopes": None} | options
     call, q, k = _validate.without_sizes(
-        query, key if prepared is None else _stand_in(key), value, options, AdditiveCall
+        query, key if prepared is None else prepared._stand_in, value, options, AdditiveCall
     )
     acc = FLOAT64 if call.dtype is FLOAT64 else FLOAT32
     if query_weight is not None:
@@ -112,11 +112,6 @@ def keys(key: Any, key_weight: Any, hidden_bias: Any, layout: Any) -> AdditiveKe
     if key_weight is None and hidden_bias is None or not projected.flags.c_contiguous:
         projected = np.array(projected, order="C")
     return AdditiveKeys(projected, dtype, layout, k.ndim)
-
-
-def _stand_in(keys: AdditiveKeys) -> ndarray:
-    """An array with the shape and the dtype of prepared keys, without memory of its own."""
-    return np.broadcast_to(np.empty((), keys.dtype), keys.shape)
 
 
 def _vectors(x: Any, n_heads: int, acc: np.dtype) -> ndarray:
