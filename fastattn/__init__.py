@@ -8,6 +8,7 @@ here. Nothing is computed in this file.
 ``scaled_dot_product_attention``   softmax(scale * Q K^T + masks) V, with the options people need
 ``additive_attention``             the same with Bahdanau's scores, v . tanh(q Wq + k Wk + b)
 ``prepare_additive_keys``          their keys, projected once for many queries: ``AdditiveKeys``
+``attention``                      the same with any of the kinds of scores in ``scores``
 ``merge_attention``                exact merge of partial results over disjoint sets of keys
 ``set_num_threads``                how many threads compute, for the process
 ``get_num_threads``                how many threads a call from here may use
@@ -18,30 +19,34 @@ here. Nothing is computed in this file.
 ``show_config``                    what was found here, and why it was chosen
 =================================  ==============================================================
 
-How a call travels: ``functional``, ``additive`` (signatures) -> ``_validate``,
-``_validate_additive`` (every check, once) -> ``_backend`` (who computes) -> ``_native`` (compiled)
-or ``_reference``, ``_reference_additive`` (NumPy).
+How a call travels: ``functional``, ``additive``, ``scores`` (signatures) -> ``_validate``,
+``_validate_additive``, ``_validate_scores`` (every check, once) -> ``_backend`` (who computes) ->
+``_native`` (compiled) or ``_reference``, ``_reference_additive`` (NumPy).
 ``_threads`` knows the number of threads.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written
 
+from . import scores
 from ._backend import backends, get_backend, show_config, use_backend
 from ._threads import get_num_threads, set_num_threads, threads
 from .additive import additive_attention, prepare_additive_keys
 from .additive_keys import AdditiveKeys
 from .functional import merge_attention, scaled_dot_product_attention
+from .scores import attention
 
 __all__ = [
     "AdditiveKeys",
     "__version__",
     "additive_attention",
+    "attention",
     "backends",
     "get_backend",
     "get_num_threads",
     "merge_attention",
     "prepare_additive_keys",
     "scaled_dot_product_attention",
+    "scores",
     "set_num_threads",
     "show_config",
     "threads",

@@ -164,15 +164,17 @@ def q_offset(x: Any, lead: tuple, n_queries: int, n_keys: int, kv_lengths: Any) 
 def floats(x: Any, name: str, acc: np.dtype) -> ndarray:
     """A small float array in the dtype of the scores, compact and in fresh memory."""
     a = as_array(x, name)
+    if a.dtype is acc:
+        return np.array(a, order="C")
     if float_dtype(a.dtype) is None and a.dtype.type is not np.longdouble:
         raise TypeError(f"{name}: expected dtype float, got {a.dtype}")
-    return np.ascontiguousarray(saturated(a, acc))
+    return np.asarray(saturated(a, acc), order="C")
 
 
 def parameter(x: Any, name: str, acc: np.dtype) -> ndarray:
     """The same for arrays that may be large: the caller's own where that will do."""
     a = x if type(x) is ndarray else as_array(x, name)
-    if a.dtype == acc and a.dtype.isnative and a.flags.c_contiguous and a.flags.aligned:
+    if a.dtype is acc and a.flags.c_contiguous and a.flags.aligned:
         return a
     return floats(a, name, acc)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Rows times a weight matrix, in the dtype of the scores.
+"""Rows times a weight matrix, or brought to length 1, in the dtype of the scores.
 
-For what is projected before it meets a kernel: queries and keys of additive attention.
+For what is changed before it meets a kernel: queries and keys of the scores that need it.
 It checks nothing. The products are a BLAS's, one for each entry and head, so that their bits
 depend neither on the rest of the batch nor on how the rows lie in memory.
 """
@@ -25,7 +25,7 @@ def project(
     """
     if weight is None and bias is None and rows.dtype == acc and is_in_place(rows):
         return rows
-    once = rows[tuple(slice(0, 1) if s == 0 else slice(None) for s in rows.strides[:-2])]
+    once = _without_repeats(rows)
     with np.errstate(all="ignore"):
         if weight is None:
             result = np.array(once, dtype=acc, order="C")
@@ -38,7 +38,34 @@ def project(
             result += bias
             _saturate(result, is_finite)
         np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
-    return np.broadcast_to(result, (*rows.shape[:-1], result.shape[-1]))
+    shape = (*rows.shape[:-1], result.shape[-1])
+    return result if result.shape == shape else np.broadcast_to(result, shape)
+
+
+def normalized(rows: np.ndarray, acc: np.dtype) -> np.ndarray:
+    """Rows of length 1 in `acc`, zeros for zeros; axes that repeat one element still do so."""
+    once = _without_repeats(rows)
+    with np.errstate(all="ignore"):
+        result = np.array(once, dtype=acc, order="C")
+        for length in (_largest, _euclidean):  # first to about 1, where squares keep their digits
+            by = length(result)
+            by[by == 0.0] = 1.0
+            result /= by
+        np.add(1.0, 1.0)  # see project
+    return np.broadcast_to(result, rows.shape)
+
+
+def _largest(rows: np.ndarray) -> np.ndarray:
+    return abs(rows).max(axis=-1, keepdims=True, initial=0.0)
+
+
+def _euclidean(rows: np.ndarray) -> np.ndarray:
+    return np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
+
+
+def _without_repeats(rows: np.ndarray) -> np.ndarray:
+    """Axes before the rows that repeat one element cut to one."""
+    return rows[tuple(slice(0, 1) if s == 0 else slice(None) for s in rows.strides[:-2])]
 
 
 def _for_blas(rows: np.ndarray, acc: np.dtype) -> np.ndarray:

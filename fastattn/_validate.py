@@ -27,9 +27,11 @@ class SdpaCall:
     three axes: ``query (..., heads, queries, dim)``, ``key`` and ``value (..., kv_heads, keys,
     dim)``, ``out``; ``attn_mask``, ``bias`` and ``weights (..., heads, queries, keys)``, ``lse
     (..., heads, queries)``. query, key, value and out are native, aligned, and step by one
-    element along their last axis (an array without elements may have any strides). ``q_offset``
-    is an int or one int64 a batch entry, ``kv_lengths`` None or one int64 a batch entry;
-    ``slopes`` (heads,) or (entries, heads) and ``sinks`` (heads,) have the dtype of the scores.
+    element along their last axis (an array without elements may have any strides). A query or key
+    that was made by a score (``scores.General`` and others) has the dtype of the scores instead of
+    ``dtype``: they differ for 16-bit floats. ``q_offset`` is an int or one int64 a batch entry,
+    ``kv_lengths`` None or one int64 a batch entry; ``slopes`` (heads,) or (entries, heads) and
+    ``sinks`` (heads,) have the dtype of the scores.
     ``left`` and ``right`` are -1 when unbounded.
     """
 
@@ -84,8 +86,10 @@ class SdpaCall:
     def set_rows(self, query: ndarray, key: ndarray) -> None:
         """Compute with these, made of the caller's query and key; leading axes may be missing."""
         lead = self.query.shape[:-3]
-        self.query = broadcast_to(query, lead + query.shape[-3:])
-        self.key = broadcast_to(key, lead + key.shape[-3:])
+        q_shape = lead + query.shape[-3:]
+        k_shape = lead + key.shape[-3:]
+        self.query = query if query.shape == q_shape else broadcast_to(query, q_shape)
+        self.key = key if key.shape == k_shape else broadcast_to(key, k_shape)
         if self.is_callers_out and not arrays.is_writable_in_place(self.out, (query, key)):
             self.detach_out()
 

@@ -54,7 +54,7 @@ def additive(
     prepared = key if isinstance(key, AdditiveKeys) else None
     options = {"scale": 1.0, "softcap": 0.0, "alibi_slopes": None} | options
     call, q, k = _validate.without_sizes(
-        query, key if prepared is None else _stand_in(key), value, options, AdditiveCall
+        query, key if prepared is None else prepared._stand_in, value, options, AdditiveCall
     )
     acc = FLOAT64 if call.dtype is FLOAT64 else FLOAT32
     if query_weight is not None:
@@ -114,13 +114,8 @@ def keys(key: Any, key_weight: Any, hidden_bias: Any, layout: Any) -> AdditiveKe
     return AdditiveKeys(projected, dtype, layout, k.ndim)
 
 
-def _stand_in(keys: AdditiveKeys) -> ndarray:
-    """An array with the shape and the dtype of prepared keys, without memory of its own."""
-    return np.broadcast_to(np.empty((), keys.dtype), keys.shape)
-
-
 def _vectors(x: Any, n_heads: int, acc: np.dtype) -> ndarray:
-    vectors = check.parameter(x, "attention_v", acc)
+    vectors = check.floats(x, "attention_v", acc)  # fresh memory: out may be the caller's own
     if vectors.ndim not in (1, 2) or (vectors.ndim == 2 and vectors.shape[0] != n_heads):
         raise ValueError(
             f"attention_v: expected shape (hidden,) or ({n_heads}, hidden), one vector for each "

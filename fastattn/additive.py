@@ -40,7 +40,7 @@ def additive_attention(
     return_lse: bool = False,
     return_weights: bool = False,
 ) -> Any:
-    r"""Attention with additive (Bahdanau) scores: ``softmax(v . tanh(q Wq + k Wk + b)) @ value``.
+    """Attention with additive (Bahdanau) scores: ``softmax(v . tanh(q Wq + k Wk + b)) @ value``.
 
     The values of tanh are computed, summed and forgotten block by block: neither the tensor of all
     of them nor the matrix of scores is ever in memory (but the weights, if `return_weights` asks).
@@ -65,8 +65,9 @@ def additive_attention(
         Float: the projections, those of all heads. C order is read in place.
     hidden_bias : array_like (hidden,), optional
         Float, added before tanh.
-    attn_mask, bias, is_causal, q_offset, kv_lengths, window, sinks, layout, out, return_lse, \
-return_weights
+    attn_mask, bias, is_causal, q_offset, kv_lengths, window, sinks
+        As in `scaled_dot_product_attention`.
+    layout, out, return_lse, return_weights
         As in `scaled_dot_product_attention`.
 
     Returns

@@ -41,13 +41,14 @@ class AdditiveKeys:
     AdditiveKeys(shape=(2, 1, 7, 3), dtype=float64, layout='bhsd')
     """
 
-    __slots__ = ("_projected", "_dtype", "_layout", "_n_axes", "_packed")
+    __slots__ = ("_projected", "_dtype", "_layout", "_n_axes", "_stand_in", "_packed")
 
     # (..., kv_heads, keys, hidden) in the dtype of the scores: compact, read-only, own memory
     _projected: np.ndarray
     _dtype: np.dtype
     _layout: str
     _n_axes: int  # of the key: 2 if there is no head axis
+    _stand_in: np.ndarray  # an array of their shape and dtype with one element, for the checks
     # What a compiled backend made of them when it first met them, by the backend's name. Only ever
     # written with setdefault, which is atomic: threads that come at once agree on one.
     _packed: dict[str, Any]
@@ -58,6 +59,7 @@ class AdditiveKeys:
         self._dtype = dtype
         self._layout = layout
         self._n_axes = n_axes
+        self._stand_in = np.broadcast_to(np.empty((), dtype), self.shape)
         self._packed = {}
 
     def _packed_for(self, backend: str, pack: Callable[[np.ndarray, str], Any]) -> Any:

@@ -110,6 +110,15 @@ def test_options_of_the_dot_product_alone(backend, rng):
         additive(*case(rng, without=PROJECTED).values(), np.eye(11))
 
 
+@pytest.mark.parametrize("name", ["attention_v", "hidden_bias", "sinks"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_number_is_no_vector(backend, rng, name, dtype):
+    """Also where there is one head and one hidden unit."""
+    given = case(rng, heads=1, hidden=1)
+    with pytest.raises(ValueError, match=f"^{name}:"):
+        additive(**given | {name: np.ones((), dtype)})
+
+
 def test_call_works_after_errors(backend, rng):
     given = correct(rng)
     wanted = additive(**given)
