@@ -92,6 +92,7 @@ def test_what_they_tell(dtype):
     assert isinstance(keys, fastattn.AdditiveKeys)
     assert (keys.shape, keys.dtype, keys.layout) == ((2, 3, 7, 4), dtype, "bhsd")
     assert repr(keys) == f"AdditiveKeys(shape=(2, 3, 7, 4), dtype={dtype}, layout='bhsd')"
+    assert not keys._projected.flags.writeable and keys._projected.base is None
     for name in ("shape", "dtype", "layout", "other"):
         with pytest.raises(AttributeError):
             setattr(keys, name, None)
