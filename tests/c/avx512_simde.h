@@ -29,10 +29,12 @@ static inline simde__mmask16 fa_test_epi8_mask(simde__m128i a, simde__m128i b) {
     for (int i = 0; i < 16; i++) k |= (unsigned)((x[i] & y[i]) != 0) << i;
     return (simde__mmask16)k;
 }
-static inline simde__m512 fa_rcp14_ps(simde__m512 a) { /* as wrong as the instruction may be: 2^-14 */
+static inline simde__m512
+fa_rcp14_ps(simde__m512 a) { /* as wrong as the instruction may be: 2^-14 */
     float lanes[16];
     simde_mm512_storeu_ps(lanes, a);
-    for (int i = 0; i < 16; i++) lanes[i] = (float)((1.0 + (i % 2 ? 0x1p-14 : -0x1p-14)) / lanes[i]);
+    for (int i = 0; i < 16; i++)
+        lanes[i] = (float)((1.0 + (i % 2 ? 0x1p-14 : -0x1p-14)) / lanes[i]);
     return simde_mm512_loadu_ps(lanes);
 }
 #define _mm512_rcp14_ps(a) fa_rcp14_ps(a)
