@@ -118,7 +118,7 @@ def test_many_threads(backend, rng):
 
     def work(n):
         with fastattn.use_backend(backend):
-            start.wait()
+            start.wait(60)
             got[n] = [additive(**prepared | {"query": queries[n]}) for _ in range(10)]
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
