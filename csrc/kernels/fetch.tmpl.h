@@ -15,10 +15,23 @@ FA_INLINE void fetch_line(fa_fetch *f) {
     }
 }
 
-FA_INLINE void fetch_step(fa_ahead *a) {
-    if (!a || a->now == a->n) return;
+/* Before a product of n_steps steps: fetches some lines, or, where so many would be a burst and lie in
+ * one piece, returns where they begin, for the product to fetch one in each step; else NULL.
+ * n_steps is 0 for products that cannot. */
+FA_INLINE const char *fetch_step(fa_ahead *a, int n_steps) {
+    const char *lines = NULL;
+    if (!a || a->now == a->n) return NULL;
     fa_fetch *f = &a->rows[a->now];
-    for (int x = 0; x < a->lines_per_step; x++) fetch_line(f);
-    f->n_lines -= a->lines_per_step;
+    int n = a->lines_per_step;
+    if (a->in_products && f->jump == 0) {
+        if (a->wait-- > 0 || n_steps == 0) return NULL;
+        lines = f->at;
+        n = n_steps;
+        f->at += (int64_t)n * FA_ALIGN;
+    } else {
+        for (int x = 0; x < n; x++) fetch_line(f);
+    }
+    f->n_lines -= n;
     a->now += f->n_lines <= 0;
+    return lines;
 }

@@ -80,6 +80,8 @@ FA_INLINE fa_fetch fa_fetch_rows(const float *rows, int64_t stride, int64_t size
 typedef struct fa_ahead {
     fa_fetch rows[4];
     int n, now, lines_per_step;
+    int in_products; /* one line in each step of a product instead, */
+    int64_t wait;    /* after so many products: not too early */
 } fa_ahead;
 
 /* A block of query rows against a run of keys. */

@@ -4,17 +4,19 @@
  *
  * Both products of attention have the form C[mr x NR] = A[mr x n] B[n x NR]: A is read a number at a
  * time and broadcast, B comes in rows of NR contiguous floats, C stays in registers.  Each element of
- * C is one chain of fused multiply-adds over n, so its bits do not depend on mr or on its place. */
+ * C is one chain of fused multiply-adds over n, so its bits do not depend on mr or on its place.
+ * lines: NULL (a literal), or memory of which a cache line is fetched in each of the n steps. */
 
 #define FA_NR (FA_NV * VF_LANES)
 
 FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const float *b, int n,
-                             vf c[FA_MR][FA_NV]) {
+                             const char *lines, vf c[FA_MR][FA_NV]) {
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) c[i][v] = vf_set1(0.0f);
     for (int k = 0; k < n; k++) {
         vf bk[FA_NV];
         for (int v = 0; v < FA_NV; v++) bk[v] = vf_load(b + (int64_t)k * FA_NR + v * VF_LANES);
+        if (lines) FA_PREFETCH(lines + k * (int64_t)FA_ALIGN);
         for (int i = 0; i < mr; i++) {
             vf ai = vf_set1(a[i * a_stride + k]);
             for (int v = 0; v < FA_NV; v++) c[i][v] = vf_fma(ai, bk[v], c[i][v]);
@@ -24,9 +26,9 @@ FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const flo
 
 /* s[i, 0..NR) = q[i] . panel, for mr rows (mr is a literal at every call). */
 FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float *panel, int qk_size,
-                          float *s, int s_stride) {
+                          const char *lines, float *s, int s_stride) {
     vf c[FA_MR][FA_NV];
-    block_product(mr, q, q_stride, panel, qk_size, c);
+    block_product(mr, q, q_stride, panel, qk_size, lines, c);
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) vf_store(s + i * s_stride + v * VF_LANES, c[i][v]);
 }
@@ -35,7 +37,7 @@ FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float 
 FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *panel, int n_keys,
                           const float *alpha, float *o, int o_stride) {
     vf c[FA_MR][FA_NV];
-    block_product(mr, p, p_stride, panel, n_keys, c);
+    block_product(mr, p, p_stride, panel, n_keys, NULL, c);
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) {
             float *at = o + i * o_stride + v * VF_LANES;
@@ -103,10 +105,17 @@ static void score_block(const fa_tile *t, const row_groups *g) {
             const float *q = t->q + i * t->q_stride;
             float *s = t->s + i * t->s_stride + j;
             if (j >= g->n_keys[x]) continue;
-            fetch_step(t->ahead);
-#define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, s, t->s_stride)
-            FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
+            const char *lines = fetch_step(t->ahead, t->qk_size);
+            int mr = g->first[x + 1] - i;
+            if (lines) {
+#define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, lines, s, t->s_stride)
+                FA_ROWS_SWITCH(mr, FA_BODY)
 #undef FA_BODY
+            } else {
+#define FA_BODY(mr) score_rows(mr, q, t->q_stride, panel, t->qk_size, NULL, s, t->s_stride)
+                FA_ROWS_SWITCH(mr, FA_BODY)
+#undef FA_BODY
+            }
         }
     }
 }
@@ -119,7 +128,7 @@ static void value_block(const fa_tile *t, const row_groups *g, const float *alph
             int i = g->first[x], n = g->n_keys[x];
             const float *p = t->s + i * t->s_stride;
             float *o = t->o + i * t->o_stride + c;
-            fetch_step(t->ahead);
+            fetch_step(t->ahead, 0);
 #define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, n, alpha + i, o, t->o_stride)
             FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY

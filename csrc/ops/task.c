@@ -188,5 +188,8 @@ void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahe
     int64_t strips = fa_ceil_div(seen, j->plan.key_tile) * fa_ceil_div(d->v_size, k->nr);
     int64_t steps = fa_ceil_div(t->n_rows, k->mr) * (fa_ceil_div(seen, k->nr) + strips);
     ahead->lines_per_step = (int)fa_ceil_div(lines * 5 / 4, fa_max64(1, steps));
-    if (ahead->lines_per_step > 64) ahead->n = 0; /* would be a burst */
+    /* More than some lines at once fill the miss buffers and stall what comes after them. */
+    ahead->in_products = ahead->lines_per_step > 24;
+    ahead->wait = steps - fa_ceil_div(lines * 2, fa_max64(1, d->qk_size));
+    if (ahead->lines_per_step > 64) ahead->n = 0; /* not to be had in time */
 }
