@@ -36,6 +36,13 @@ enum {
     PREFILL_CHUNK = 8192
 };
 
+/* Whether chunks are tasks of their own: heads alone would not do, and the states are few. */
+static int may_split(const fa_sdpa_desc *d, const fa_plan *p) {
+    int64_t n_floats = p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32);
+    return p->n_heads < DECODE_HEADS && p->n_chunks > 1 &&
+           n_floats <= DECODE_MOST_PARTIAL / (int64_t)sizeof(float);
+}
+
 static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
@@ -43,9 +50,7 @@ static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
     p->key_tile = DECODE_TILE;
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
-    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1 &&
-                    p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32) <=
-                        DECODE_MOST_PARTIAL / (int64_t)sizeof(float);
+    p->split_keys = may_split(d, p);
 }
 
 static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
@@ -74,7 +79,7 @@ static void cut_additive(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p)
     p->key_tile = (int)fa_round_up(fa_min(p->key_tile, ADDITIVE_TILE), k->nr);
     p->key_chunk = fa_round_up(fa_max64(ADDITIVE_CHUNK, smallest), p->key_tile);
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
-    p->split_keys = p->n_heads < DECODE_HEADS && p->n_chunks > 1;
+    p->split_keys = may_split(d, p);
 }
 
 fa_factors fa_plan_factors(const fa_sdpa_desc *d) {

@@ -16,7 +16,9 @@ static int finish_row(const fa_task *t, int i) {
 /* One pass of the careful row over the keys in its range, giving up between pieces if told to. */
 static void careful_pass(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
     const fa_sdpa_desc *d = t->job->desc;
-    const int64_t piece = 1 + (1 << 22) / (d->qk_size + d->v_size + 64); /* a few milliseconds */
+    const int64_t work =
+        d->attention_v ? 1 << 19 : 1 << 22; /* some milliseconds: tanh takes longer */
+    const int64_t piece = 1 + work / (d->qk_size + d->v_size + 64);
     int64_t hi = fa_min64(d->n_keys, c->row->key_hi);
     for (int64_t j = fa_max64(0, c->row->key_lo); j < hi; j += piece) {
         t->job->kernels->careful_keys(c, j, fa_min64(j + piece, hi), pass);
@@ -175,7 +177,11 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
     if (!block) return FA_NO_MEMORY;
     job.n_threads = n_threads;
     job.factors = (float *)(void *)block;
-    if (desc->attention_v) fa_additive_factors(desc, (float *)(void *)block);
+    if (desc->attention_v) {
+        env = fa_fpenv_enter();
+        fa_additive_factors(desc, (float *)(void *)block);
+        fa_fpenv_leave(&env);
+    }
     job.partial = (float *)(void *)block + n_factors;
     job.scratch = block + partial;
 
