@@ -237,9 +237,9 @@ k = np.broadcast_to(np.ones((1, 1, keys, 16), "f4"), (entries, 1, keys, 16))
 v = np.broadcast_to(np.ones((1, 1, keys, size), "f4"), (entries, 1, keys, size))
 out = np.zeros((entries, 8, 1, size), "f4")
 with fastattn.threads(1):
-    sdpa(q[:1], k[:1], v[:1], out=out[:1])
+    CALL(q[:1], k[:1], v[:1], out=out[:1])
     before = peak_kib()
-    sdpa(q, k, v, out=out)
+    CALL(q, k, v, out=out)
 print(peak_kib() - before)
 """
 )
@@ -247,7 +247,10 @@ print(peak_kib() - before)
 
 @LINUX
 @pytest.mark.parametrize("name", [name for name in fastattn.backends() if name != "numpy"])
-def test_states_of_split_keys_are_limited(name, run_python):
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_states_of_split_keys_are_limited(name, score, run_python):
     """A long shared prefix: states of all pieces of all entries would take 16 MiB."""
-    done = run_python(SHARED_PREFIX, FASTATTN_BACKEND=name)
+    call = "def CALL(*a, **o): fastattn.additive_attention(*a, np.ones(16, 'f4'), **o)\n"
+    code = SHARED_PREFIX.replace("CALL", "sdpa") if score == "dot" else call + SHARED_PREFIX
+    done = run_python(code, FASTATTN_BACKEND=name)
     assert int(done.stdout) < 8 << 10, done
