@@ -145,13 +145,16 @@ def fork(body):
 def send(number, after):
     """Let a thread send the signal to the process; the list returned will have the time."""
     sent = []
+    started = threading.Event()
 
     def body():
+        started.wait()  # a signal inside of start() would not be about the call
         time.sleep(after)
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
 
     threading.Thread(target=body, daemon=True).start()
+    started.set()
     return sent
 
 
