@@ -65,6 +65,20 @@ typedef struct fa_sdpa_desc {
     const void *packed_keys;           /* what fa_additive_pack made of key, or NULL */
     int is_causal;                     /* 0 or 1 */
     int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
+    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by it, before the softcap. */
+    fa_array key_factors;
+    /* Local attention, if centers is there: C-contiguous (*lead, n_q_heads, n_queries), finite.  A row
+     * also sees no key but c - half_width <= j <= c + half_width; with sigma > 0 its weights are
+     * multiplied by exp(-(j - c)^2 / (2 sigma^2)) after the softmax.  Z and lse are those before. */
+    const double *centers;
+    double half_width, sigma; /* >= 0, finite */
+    /* Hard attention, if picks is there: C-contiguous (*lead, n_q_heads, n_queries), written.  A row
+     * picks one key, and its out is that key's value: the first key of the largest score, or, with
+     * draws (numbers of [0, 1), shaped like picks), the first at which the sum of the weights exceeds
+     * the row's number.  No key: -1, out 0; a NaN score: the first such key, out NaN.
+     * lse, weights and sinks are NULL then. */
+    int64_t *picks;
+    const double *draws;
 } fa_sdpa_desc;
 
 /* Computes the call above.  Thread-safe; the floating-point environment of the caller is the same

@@ -9,6 +9,8 @@ here. Nothing is computed in this file.
 ``additive_attention``             the same with Bahdanau's scores, v . tanh(q Wq + k Wk + b)
 ``prepare_additive_keys``          their keys, projected once for many queries: ``AdditiveKeys``
 ``attention``                      the same with any of the kinds of scores in ``scores``
+``local_attention``                the same within a window around a place of each query's own
+``hard_attention``                 one key a query: the best one, or one drawn by the weights
 ``merge_attention``                exact merge of partial results over disjoint sets of keys
 ``set_num_threads``                how many threads compute, for the process
 ``get_num_threads``                how many threads a call from here may use
@@ -19,9 +21,10 @@ here. Nothing is computed in this file.
 ``show_config``                    what was found here, and why it was chosen
 =================================  ==============================================================
 
-How a call travels: ``functional``, ``additive``, ``scores`` (signatures) -> ``_validate``,
-``_validate_additive``, ``_validate_scores`` (every check, once) -> ``_backend`` (who computes) ->
-``_native`` (compiled) or ``_reference``, ``_reference_additive`` (NumPy).
+How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard`` (signatures) ->
+``_validate``, ``_validate_additive``, ``_validate_scores``, ``_validate_selection`` (every check,
+once) -> ``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
+``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
 ``_threads`` knows the number of threads.
 """
 
@@ -33,6 +36,8 @@ from ._threads import get_num_threads, set_num_threads, threads
 from .additive import additive_attention, prepare_additive_keys
 from .additive_keys import AdditiveKeys
 from .functional import merge_attention, scaled_dot_product_attention
+from .hard import hard_attention
+from .local import local_attention
 from .scores import attention
 
 __all__ = [
@@ -43,6 +48,8 @@ __all__ = [
     "backends",
     "get_backend",
     "get_num_threads",
+    "hard_attention",
+    "local_attention",
     "merge_attention",
     "prepare_additive_keys",
     "scaled_dot_product_attention",

@@ -203,8 +203,16 @@ def _forget(setting: _Setting) -> None:
         pass
 
 
+def compute(call: SdpaCall) -> None:
+    """Compute a checked call of any kind of score on the current backend."""
+    if isinstance(call, AdditiveCall):
+        additive(call)
+    else:
+        sdpa(call)
+
+
 def sdpa(call: SdpaCall) -> None:
-    """Compute a checked call on the current backend."""
+    """Compute a checked call of dot-product scores on the current backend."""
     name = get_backend()
     if _native is not None and name != "numpy" and call.dtype.char == "f":
         _native.sdpa(call, name, _threads.get_num_threads())

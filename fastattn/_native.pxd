@@ -52,6 +52,11 @@ cdef extern from "fastattn.h" nogil:
         const void *packed_keys
         int is_causal
         int64_t window_left, window_right
+        fa_array key_factors
+        const double *centers
+        double half_width, sigma
+        int64_t *picks
+        const double *draws
 
     ctypedef struct fa_sdpa_plan_info:
         int is_decode

@@ -160,6 +160,14 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
     d.is_causal = call.is_causal
     d.window_left = call.left
     d.window_right = call.right
+    set_array(&d.key_factors, call.key_factors)
+    if call.local is not None:
+        d.centers = <const double *> data_of(call.local.centers)
+        d.half_width = call.local.half_width
+        d.sigma = call.local.sigma
+    if call.hard is not None:
+        d.picks = <int64_t *> data_of(call.hard.indices)
+        d.draws = <const double *> data_of(call.hard.draws)
     return 0
 
 

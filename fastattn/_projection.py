@@ -8,9 +8,14 @@ depend neither on the rest of the batch nor on how the rows lie in memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ._check_arrays import LARGEST, is_in_place
+
+_BLOCK = 1 << 16  # numbers that are worked on at once: they stay in a cache
+_SHORT, _LONG = 1e-12, 1e12  # lengths whose products with others keep all their digits
 
 
 def project(
@@ -53,6 +58,42 @@ def normalized(rows: np.ndarray, acc: np.dtype) -> np.ndarray:
             result /= by
         np.add(1.0, 1.0)  # see project
     return np.broadcast_to(result, rows.shape)
+
+
+def inverse_lengths(rows: np.ndarray, acc: np.dtype) -> np.ndarray | None:
+    """1 / length of each row in `acc`, 0 for zeros: ``rows.shape[:-1]``.
+
+    None if a finite row is so long or so short that its products need it at length 1. Never more
+    than a block of the rows is copied.
+    """
+    once = _without_repeats(rows)
+    lengths = np.empty(once.shape[:-1], acc)
+    with np.errstate(all="ignore"):
+        for some, result in _blocks(once, lengths):
+            some = np.array(some, dtype=acc, order="C")
+            top = _largest(some)
+            top[top == 0.0] = 1.0
+            some /= top
+            result[...] = (top * _euclidean(some))[:, 0]
+        is_extreme = (lengths < _SHORT) | (lengths > _LONG)
+        if (is_extreme & (lengths != 0.0) & np.isfinite(lengths)).any():
+            factors = None
+        else:
+            factors = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths != 0.0)
+        np.add(1.0, 1.0)  # see project
+    return None if factors is None else np.broadcast_to(factors, rows.shape[:-1])
+
+
+def _blocks(rows: np.ndarray, results: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Some rows (n, dim) at a time, and the place of their results (n,)."""
+    size = rows.shape[-1]
+    step = max(1, _BLOCK // max(1, size))
+    pairs = [(rows[index], results[index]) for index in np.ndindex(rows.shape[:-2])]
+    if rows.flags.c_contiguous:
+        pairs = [(rows.reshape(-1, size), results.reshape(-1))] if rows.size else []
+    for some, result in pairs:
+        for first in range(0, len(some), step):
+            yield some[first : first + step], result[first : first + step]
 
 
 def _largest(rows: np.ndarray) -> np.ndarray:

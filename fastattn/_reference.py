@@ -2,7 +2,8 @@
 """The NumPy backend: plain and obviously right, and fast enough to fall back to.
 
 For ``_backend``: it serves every dtype, and every call where nothing is compiled; other scores
-than the dot product's build on it (``_reference_additive``).
+than the dot product's build on it (``_reference_additive``). Windows of local attention and picks
+of hard attention are worked out in ``_reference_local`` and ``_reference_hard``.
 It has no threads of its own, checks no argument, and never holds more than a block of scores.
 
 One block is some rows of some query heads that share a key head, with all the keys that they may
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import _reference_hard as hard
+from . import _reference_local as local
 from ._validate import SdpaCall
 
 _BLOCK = 1 << 18  # scores in a block: 1 MiB of float32, much work for a BLAS and little memory
@@ -86,6 +89,15 @@ class Entry:
         self.slopes = call.slopes
         if self.slopes is not None and self.slopes.ndim == 2:
             self.slopes = self.slopes[entry]
+        self.key_factors = None if call.key_factors is None else call.key_factors[index]
+        self.centers = None
+        if call.local is not None:
+            self.centers = call.local.centers[index]
+            self.half_width, self.sigma = call.local.half_width, call.local.sigma
+        self.indices = None if call.hard is None else call.hard.indices[index]
+        self.draws = None
+        if call.hard is not None and call.hard.draws is not None:
+            self.draws = call.hard.draws[index]
         # key j is visible from position p if p - left <= j <= p + right; -1 is unbounded
         self.left = call.left
         self.right = 0 if call.is_causal else call.right
@@ -101,6 +113,11 @@ class Entry:
             key = _dense(self.key[first_head // group, : self.length], self.acc)
             value = _dense(self.value[first_head // group, : self.length], self.acc)
             value_is_finite = bool(np.isfinite(value).all())
+            if self.centers is not None:
+                for head in range(first_head, first_head + group):
+                    for some in local.near_rows(self.centers[head], self.half_width):
+                        self._block(slice(head, head + 1), some, key, value, value_is_finite)
+                continue
             for head in range(first_head, first_head + group, n_block_heads):
                 heads = slice(head, min(head + n_block_heads, first_head + group))
                 for row in range(0, n_queries, n_rows):
@@ -110,15 +127,22 @@ class Entry:
     def _block(
         self,
         heads: slice,
-        rows: slice,
+        rows: slice | np.ndarray,
         key: np.ndarray,
         value: np.ndarray,
         value_is_finite: bool,
     ) -> None:
         """One block: out, lse and weights of all its rows."""
-        keys = self._key_range(rows)
+        keys = self._key_range(heads, rows)
         sinks = None if self.call.sinks is None else self.call.sinks[heads, None]
         scores = self._scores(heads, rows, key[keys])
+        if self.key_factors is not None:
+            scores *= self.key_factors[heads.start * len(self.key) // len(self.query), :, keys]
+        if self.call.softcap > 0.0:
+            softcap = self.acc.type(self.call.softcap)
+            scores /= softcap
+            np.tanh(scores, out=scores)
+            scores *= softcap
         n_heads, n_rows, n_keys = scores.shape
         terms, hidden = self._terms(heads, rows, keys)
         if terms is not None:
@@ -126,6 +150,16 @@ class Entry:
         if hidden is not None:
             np.copyto(scores, -np.inf, where=hidden)
 
+        if self.indices is not None:
+            key_head = heads.start // (len(self.query) // len(self.key))
+            self.indices[heads, rows], self.out[heads, rows] = hard.pick(
+                scores,
+                hidden,
+                self.value[key_head, keys],
+                keys.start,
+                None if self.draws is None else self.draws[heads, rows],
+            )
+            return
         top = scores.max(axis=-1, initial=-np.inf)
         if sinks is not None:
             top = np.maximum(top, sinks)
@@ -143,13 +177,14 @@ class Entry:
             self.lse[heads, rows] = top + np.log(total)
         # normalised before they meet the values, so that no sum of large values overflows
         weights /= np.where(total == 0.0, 1.0, total)[..., None].astype(self.acc)
+        if self.centers is not None and self.sigma > 0.0:
+            weights *= local.gaussian(self.centers[heads, rows], self.sigma, keys, self.acc)
         if hidden is not None and np.isnan(total).any():
             np.copyto(weights, 0.0, where=hidden)  # also where the row is NaN
 
         if self.weights is not None:
-            shown = self.weights[heads, rows]
-            shown[...] = 0.0
-            shown[..., keys] = weights
+            self.weights[heads, rows] = 0.0
+            self.weights[heads, rows, keys] = weights
         weights = weights.reshape(n_heads * n_rows, n_keys)
         if value_is_finite or hidden is None:
             out = _product(weights, value[keys])
@@ -158,42 +193,46 @@ class Entry:
             out = _careful_product(weights, value[keys], ~hidden)
         self.out[heads, rows] = out.reshape(n_heads, n_rows, out.shape[-1])
 
-    def _scores(self, heads: slice, rows: slice, key: np.ndarray) -> np.ndarray:
+    def _scores(self, heads: slice, rows: slice | np.ndarray, key: np.ndarray) -> np.ndarray:
         """What the softmax starts from, before anything is added: (heads, rows, keys)."""
         query = _dense(self.query[heads, rows], self.acc)
         n_heads, n_rows, size = query.shape
         scores = query.reshape(n_heads * n_rows, size) @ key.T
         scores = scores.reshape(n_heads, n_rows, key.shape[0])
         scores *= self.acc.type(self.call.scale)
-        if self.call.softcap > 0.0:
-            softcap = self.acc.type(self.call.softcap)
-            scores /= softcap
-            np.tanh(scores, out=scores)
-            scores *= softcap
         return scores
 
-    def _key_range(self, rows: slice) -> slice:
-        """The keys that length, causality and window leave to at least one of the rows."""
-        first, last = rows.start + self.offset, rows.stop - 1 + self.offset
-        stop = self.length
+    def _positions(self, rows: slice | np.ndarray) -> np.ndarray:
+        if isinstance(rows, slice):
+            rows = np.arange(rows.start, rows.stop, dtype=np.int64)
+        return rows + self.offset
+
+    def _key_range(self, heads: slice, rows: slice | np.ndarray) -> slice:
+        """The keys that length, causality and windows leave to at least one of the rows."""
+        positions = self._positions(rows)
+        start, stop = 0, self.length
         if self.right >= 0:
-            stop = max(0, min(stop, last + self.right + 1))
-        start = max(0, first - self.left) if self.left >= 0 else 0
+            stop = min(stop, int(positions.max()) + self.right + 1)
+        if self.left >= 0:
+            start = max(0, int(positions.min()) - self.left)
+        if self.centers is not None:
+            first, last = local.windows(self.centers[heads, rows], self.half_width)
+            start, stop = max(start, int(first.min())), min(stop, int(last.max()) + 1)
+        stop = max(0, stop)
         return slice(min(start, stop), stop)
 
     def _terms(
-        self, heads: slice, rows: slice, keys: slice
+        self, heads: slice, rows: slice | np.ndarray, keys: slice
     ) -> tuple[np.ndarray | None, np.ndarray | None]:
         """The sum of what is added to the scores, and what is hidden: None, or arrays that
         broadcast to (heads, rows, keys)."""
         terms: np.ndarray | None = None
         hidden: np.ndarray | None = None
-        first, last = rows.start + self.offset, rows.stop - 1 + self.offset
-        cuts_right = self.right >= 0 and keys.stop - 1 > first + self.right
-        cuts_left = self.left >= 0 and keys.start < last - self.left
+        positions, columns = self._positions(rows), np.arange(keys.start, keys.stop)
+        cuts_right = self.right >= 0 and keys.stop - 1 > positions.min() + self.right
+        cuts_left = self.left >= 0 and keys.start < positions.max() - self.left
         if cuts_left or cuts_right or self.slopes is not None:
-            positions = np.arange(rows.start, rows.stop, dtype=np.int64) + self.offset
-            distance = np.arange(keys.start, keys.stop, dtype=np.int64) - positions[:, None]
+            distance = columns - positions[:, None]
             if cuts_right:
                 hidden = distance > self.right
             if cuts_left:
@@ -202,6 +241,10 @@ class Entry:
                 largest = _LARGEST[self.acc]
                 terms = np.abs(distance).astype(self.acc) * -self.slopes[heads, None, None]
                 np.clip(terms, -largest, largest, out=terms)
+        if self.centers is not None:
+            starts, ends = local.windows(self.centers[heads, rows], self.half_width)
+            outside = (columns < starts[..., None]) | (columns > ends[..., None])
+            hidden = _either(hidden, outside)
         for array in (self.bias, self.attn_mask):
             if array is None:
                 continue

@@ -25,7 +25,7 @@ class _AdditiveEntry(Entry):
 
     call: AdditiveCall
 
-    def _scores(self, heads: slice, rows: slice, key: np.ndarray) -> np.ndarray:
+    def _scores(self, heads: slice, rows: slice | np.ndarray, key: np.ndarray) -> np.ndarray:
         query = self.query[heads, rows]
         n_heads, n_rows, size = query.shape
         n_keys = key.shape[0]

@@ -20,6 +20,25 @@ from ._check_arrays import DTYPES, FLOAT32, FLOAT64, LARGEST, broadcast_to, floa
 _READABLE = 0x101  # ndarray.flags.num: C-contiguous and aligned
 
 
+class Local:
+    """The windows of one checked call of local attention: what each row may see, and a Gaussian."""
+
+    __slots__ = ("centers", "half_width", "sigma")
+
+    centers: ndarray  # (..., heads, queries) float64, compact, finite
+    half_width: float
+    sigma: float  # 0: none
+
+
+class Hard:
+    """What one checked call of hard attention has besides: where the keys go, and what is drawn."""
+
+    __slots__ = ("indices", "draws")
+
+    indices: ndarray  # (..., heads, queries) int64, compact; -1 for none
+    draws: ndarray | None  # the same in float64, in [0, 1): None takes the largest score
+
+
 class SdpaCall:
     """One checked call of scaled dot-product attention, as the backends see it.
 
@@ -53,6 +72,9 @@ class SdpaCall:
         "is_causal",
         "left",
         "right",
+        "key_factors",  # None, or (..., kv_heads, 1, keys): of the scores, before the softcap
+        "local",  # None, or the windows of local attention
+        "hard",  # None, or what hard attention needs; out is then one value, not a mean
         "dtype",
         "is_callers_out",  # out is the caller's own memory, not fresh
         "_result",  # what the caller gets: out in the caller's layout and rank
@@ -77,6 +99,9 @@ class SdpaCall:
     is_causal: bool
     left: int
     right: int
+    key_factors: ndarray | None
+    local: Local | None
+    hard: Hard | None
     dtype: np.dtype
     is_callers_out: bool
     _result: ndarray
@@ -261,6 +286,9 @@ def sdpa(
     call.is_causal = is_causal
     call.left = left
     call.right = right
+    call.key_factors = None
+    call.local = None
+    call.hard = None
     call.dtype = dtype
     call.is_callers_out = out is not None
     call._result = result

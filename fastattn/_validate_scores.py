@@ -16,7 +16,7 @@ from . import _check_arrays as arrays
 from . import _check_options as check
 from . import _validate, _validate_additive
 from ._check_arrays import FLOAT32, FLOAT64
-from ._projection import normalized, project
+from ._projection import inverse_lengths, normalized, project
 from ._validate import SdpaCall
 from ._validate_additive import AdditiveCall
 
@@ -50,7 +50,14 @@ def cosine(query: Any, key: Any, value: Any, temperature: Any, options: dict[str
     if k.shape[-1] != q.shape[-1]:
         arrays.check_sizes(q.shape, k.shape, k.shape)
     acc = _score_dtype(call)
-    call.set_rows(normalized(q, acc), normalized(k, acc))
+    # Keys stay as they lie, and their lengths become factors of the scores.
+    factors = inverse_lengths(k, acc) if 1e-12 < scale < 1e12 else None
+    if factors is None:
+        call.set_rows(normalized(q, acc), normalized(k, acc))
+        return call
+    call.set_rows(normalized(q, acc), arrays.readable(k, call.dtype))
+    shape = (*call.key.shape[:-2], 1, call.key.shape[-2])
+    call.key_factors = np.broadcast_to(factors[..., None, :], shape)
     return call
 
 

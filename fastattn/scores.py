@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import _backend, _validate_scores
-from ._validate_additive import AdditiveCall
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -59,8 +58,6 @@ class General(Score):
 @dataclass(frozen=True, eq=False)
 class Cosine(Score):
     """``q . k / (|q| |k|) / temperature``; with a vector of zeros the score is 0.
-
-    Keys are copied to be brought to length 1 (once, where leading axes repeat them).
 
     Parameters
     ----------
@@ -208,9 +205,6 @@ def attention(
     >>> fastattn.attention(query, key, key, score=score).shape
     (2, 3, 30)
     """
-    kind = _NAMED.get(score) if isinstance(score, str) else score
-    if not isinstance(kind, Score):
-        raise _validate_scores.unknown(score, list(_NAMED))
     options = {
         "attn_mask": attn_mask,
         "bias": bias,
@@ -226,9 +220,14 @@ def attention(
         "return_lse": return_lse,
         "return_weights": return_weights,
     }
-    call = kind._call(query, key, value, options)
-    if isinstance(call, AdditiveCall):
-        _backend.additive(call)
-    else:
-        _backend.sdpa(call)
+    call = checked(score, query, key, value, options)
+    _backend.compute(call)
     return call.finish()
+
+
+def checked(score: Any, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
+    """The checked call of any kind of score; `options` are the others of `attention`, by name."""
+    kind = _NAMED.get(score) if isinstance(score, str) else score
+    if not isinstance(kind, Score):
+        raise _validate_scores.unknown(score, list(_NAMED))
+    return kind._call(query, key, value, options)

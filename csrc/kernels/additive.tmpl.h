@@ -135,9 +135,9 @@ static void FA_NAME(tile_additive)(const fa_tile *t) {
         value_block(t, &groups, alpha);
 }
 
-static void FA_NAME(weights_additive)(const fa_tile *t) {
+static void FA_NAME(scores_additive)(const fa_tile *t) {
     additive_scores(t);
-    weights_rows(t);
+    finish_rows(t);
 }
 
 /* The reach of n numbers, by their largest absolute value. */

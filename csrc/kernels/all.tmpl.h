@@ -11,6 +11,8 @@
 
 #include "kernels/softmax.tmpl.h"
 
+#include "kernels/pick.tmpl.h"
+
 #include "kernels/careful.tmpl.h"
 #include "kernels/sdpa_decode.tmpl.h"
 #include "kernels/sdpa_prefill.tmpl.h"
@@ -30,11 +32,14 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .tile_prefill = FA_NAME(tile_prefill),
     .tile_decode = FA_NAME(tile_decode),
     .tile_additive = FA_NAME(tile_additive),
-    .weights_additive = FA_NAME(weights_additive),
+    .scores_prefill = FA_NAME(scores_prefill),
+    .scores_decode = FA_NAME(scores_decode),
+    .scores_additive = FA_NAME(scores_additive),
+    .weights = FA_NAME(weights),
+    .top = FA_NAME(top),
+    .draw = FA_NAME(draw),
     .additive_row = FA_NAME(additive_row),
     .pack_additive_keys = FA_NAME(pack_additive_keys),
-    .weights_prefill = FA_NAME(weights_prefill),
-    .weights_decode = FA_NAME(weights_decode),
     .hidden_keys = FA_NAME(hidden_keys),
     .merge_row = FA_NAME(merge_row),
     .finish_row = FA_NAME(finish_row),

@@ -20,25 +20,43 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     else
         for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * k[d];
     dot *= c->scoring->scale;
+    if (c->row->key_factors) dot *= c->row->key_factors[key];
     if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
     return saturate(dot + terms);
+}
+
+/* The factor of the weight of one key in local attention. */
+static double careful_gaussian(const fa_careful *c, int64_t key) {
+    double distance = (double)key - c->row->center, sigma = c->scoring->sigma;
+    return sigma > 0.0 ? exp(-0.5 * (distance / sigma) * (distance / sigma)) : 1.0;
 }
 
 static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_careful_pass pass) {
     for (int64_t j = lo; j < hi && !c->nan; j++) {
         int allowed;
         double s = careful_score(c, j, &allowed);
-        if (pass == FA_CAREFUL_WEIGHTS) {
-            c->weights[j] = allowed ? (float)(exp(s - c->top) / c->total) : 0.0f;
-        } else if (allowed && pass == FA_CAREFUL_MAX) {
-            c->any = 1;
+        if (!allowed) {
+            if (pass == FA_CAREFUL_WEIGHTS) c->weights[j] = 0.0f;
+            continue;
+        }
+        if (pass == FA_CAREFUL_MAX) {
             c->nan = s != s;
+            if (!c->any || c->nan || s > c->top) c->pick = j;
+            c->any = 1;
             if (s > c->top) c->top = s;
-        } else if (allowed) {
-            double p = exp(s - c->top);
+            continue;
+        }
+        double p = exp(s - c->top);
+        if (pass == FA_CAREFUL_WEIGHTS) {
+            c->weights[j] = (float)(p / c->total * careful_gaussian(c, j));
+        } else if (pass == FA_CAREFUL_SUM) {
             c->total += p;
+            p *= careful_gaussian(c, j);
             for (int x = 0; x < c->v_size; x++) c->acc[x] += p * c->v[j * c->v_stride + x];
+        } else if (c->draw >= 0.0 && p > 0.0) {
+            c->draw -= p;
+            c->pick = j;
         }
     }
 }

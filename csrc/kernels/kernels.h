@@ -27,15 +27,20 @@ typedef struct fa_scoring {
     int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
     int64_t term_stride[2]; /* their step from one key to the next, in elements */
     double scale, softcap;  /* as the user gave them: for the careful path */
+    float gauss;            /* 0, or weights are multiplied by 2^(gauss * (j - center)^2) */
+    double sigma;           /* the same as the user gave it */
 } fa_scoring;
 
 /* One query row. */
 typedef struct fa_row {
-    const char *term[2];    /* its bias and its attn_mask at key 0, or NULL */
-    float slope;            /* ALiBi, natural units; 0 = none */
-    float sink;             /* natural units; -inf = none */
-    int64_t position;       /* p = row + q_offset */
-    int64_t key_lo, key_hi; /* keys that causality, window and length leave: [lo, hi) */
+    const char *term[2];      /* its bias and its attn_mask at key 0, or NULL */
+    float slope;              /* ALiBi, natural units; 0 = none */
+    float sink;               /* natural units; -inf = none */
+    int64_t position;         /* p = row + q_offset */
+    int64_t key_lo, key_hi;   /* keys that causality, window, center and length leave: [lo, hi) */
+    double center;            /* of the Gaussian */
+    int is_alone;             /* shares too few keys with its neighbours: see ops/task.c */
+    const float *key_factors; /* NULL, or a factor of each key's score */
     /* Additive scores: the row's attention_v times -2, the sums of attention_v over FA_ADDITIVE_BLOCK
      * numbers each, the original, and how far the query lies out (enum fa_reach). */
     const float *minus_2a, *a_sums, *a;
@@ -109,6 +114,9 @@ typedef struct fa_tile {
     const float *raw_k;
     int64_t raw_k_stride;
     int values_in_place;
+    /* Hard attention: each row's key so far, and what is left of the number drawn (< 0: found). */
+    int64_t *picks;
+    double *draws;
 } fa_tile;
 
 /* One row, computed in double from the arrays themselves. */
@@ -124,9 +132,16 @@ typedef struct fa_careful {
     /* The state; begins as the sink, 0, v_size zeros, 0, 0. */
     double top, total, *acc;
     int any, nan; /* was a key seen, was a score NaN */
+    int64_t pick; /* begins as -1: the first key of the largest score, then the one drawn */
+    double draw;  /* hard attention: what is left of the number drawn, in units of total */
 } fa_careful;
 
-typedef enum fa_careful_pass { FA_CAREFUL_MAX, FA_CAREFUL_SUM, FA_CAREFUL_WEIGHTS } fa_careful_pass;
+typedef enum fa_careful_pass {
+    FA_CAREFUL_MAX,
+    FA_CAREFUL_SUM,
+    FA_CAREFUL_WEIGHTS,
+    FA_CAREFUL_DRAW
+} fa_careful_pass;
 
 /* The kernels of one instruction set. */
 typedef struct fa_kernels {
@@ -146,17 +161,23 @@ typedef struct fa_kernels {
     void (*tile_decode)(const fa_tile *tile);
     /* The same with additive scores. */
     void (*tile_additive)(const fa_tile *tile);
-    void (*weights_additive)(const fa_tile *tile);
+    /* Only the final scores, left in tile->s; v and o are not used. */
+    void (*scores_prefill)(const fa_tile *tile);
+    void (*scores_decode)(const fa_tile *tile);
+    void (*scores_additive)(const fa_tile *tile);
+    /* Those scores turned into final weights, from the final row_max and row_sum (sink included); */
+    void (*weights)(const fa_tile *tile);
+    /* or looked through for the largest: row_max and picks are updated, row_sum becomes NaN if a
+     * score is; */
+    void (*top)(const fa_tile *tile);
+    /* or turned into weights and drawn from: picks and draws are updated. */
+    void (*draw)(const fa_tile *tile);
     /* e[u] = e^(2 q[u]) padded with a 0 to an even number, all 1 where the query is far; returns its
      * enum fa_reach. */
     int (*additive_row)(const float *q, int n, float *e);
     /* n_keys keys into panels and reach. */
     void (*pack_additive_keys)(const float *k, int64_t k_stride, int n_keys, int u_size,
                                fa_additive_keys to);
-    /* The scores of the tile turned into final weights, left in tile->s, from the final row_max and
-     * row_sum (the sink included); v and o are not used. */
-    void (*weights_prefill)(const fa_tile *tile);
-    void (*weights_decode)(const fa_tile *tile);
     /* hidden[j] = 1 where the row may not see key key_first + j, by its terms and its range. */
     void (*hidden_keys)(const fa_scoring *scoring, const fa_row *row, int64_t key_first, int n_keys,
                         uint8_t *hidden);

@@ -101,6 +101,15 @@ static void apply_cap(float *s, int n, float cap_factor) {
     for (int j = 0; j < n; j += VF_LANES) vf_store(s + j, vf_mul(vf_tanh(vf_load(s + j)), factor));
 }
 
+/* s[j] *= factor[j] */
+static void apply_key_factors(float *s, int n, const float *factor) {
+    for (int j = 0; j < n; j += VF_LANES) {
+        int left = n - j;
+        vf f = left >= VF_LANES ? vf_load(factor + j) : vf_load_part(factor + j, left);
+        vf_store(s + j, vf_mul(vf_load(s + j), f));
+    }
+}
+
 /* Row i of the tile: raw products -> scores; lanes past the tile's keys become -inf. */
 static void finish_scores(const fa_tile *t, int i) {
     const fa_scoring *sc = t->scoring;
@@ -110,6 +119,7 @@ static void finish_scores(const fa_tile *t, int i) {
     int lo = (int)fa_max64(0, fa_min64(n, row->key_lo - t->key_first));
     int hi = (int)fa_max64(lo, fa_min64(n, row->key_hi - t->key_first));
 
+    if (row->key_factors) apply_key_factors(s, n, row->key_factors + t->key_first);
     if (sc->has_cap) apply_cap(s, n, sc->cap_factor);
     for (int x = 0; x < 2; x++) {
         if (!row->term[x]) continue;
@@ -121,6 +131,10 @@ static void finish_scores(const fa_tile *t, int i) {
     if (row->slope != 0.0f) add_alibi(s, n, row->slope, row->position, t->key_first);
     for (int j = 0; j < lo; j++) s[j] = -INFINITY;
     for (int j = hi; j < n_padded; j++) s[j] = -INFINITY;
+}
+
+static void finish_rows(const fa_tile *t) {
+    for (int i = 0; i < t->n_rows; i++) finish_scores(t, i);
 }
 
 /* Adds the float terms of one key in double, natural units.  Returns 0 where the row may not see it. */

@@ -109,7 +109,7 @@ static void FA_NAME(tile_decode)(const fa_tile *t) {
     value_rows_in_place(t, &groups, alpha);
 }
 
-static void FA_NAME(weights_decode)(const fa_tile *t) {
+static void FA_NAME(scores_decode)(const fa_tile *t) {
     dot_block(t);
-    weights_rows(t);
+    finish_rows(t);
 }

@@ -12,9 +12,9 @@ static void FA_NAME(tile_prefill)(const fa_tile *t) {
     value_block(t, &groups, alpha);
 }
 
-static void FA_NAME(weights_prefill)(const fa_tile *t) {
+static void FA_NAME(scores_prefill)(const fa_tile *t) {
     row_groups groups;
     group_rows(t, &groups);
     score_block(t, &groups);
-    weights_rows(t);
+    finish_rows(t);
 }

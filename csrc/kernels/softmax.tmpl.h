@@ -32,6 +32,18 @@ FA_INLINE float row_exp2(float *s, int n, float base) {
     return vf_hsum(sum);
 }
 
+/* s[j] *= 2^(gauss * (first + j - center)^2): what local attention does to weights, not to sums. */
+static void apply_gaussian(const fa_tile *t, int i) {
+    float *s = t->s + (int64_t)i * t->s_stride;
+    const vf gauss = vf_set1(t->scoring->gauss), step = vf_set1((float)VF_LANES);
+    vf distance = vf_add(vf_set1((float)((double)t->key_first - t->rows[i].center)), vf_iota());
+    for (int j = 0; j < t->n_keys; j += VF_LANES) {
+        vf factor = vf_exp2(vf_mul(vf_mul(distance, distance), gauss));
+        vf_store(s + j, vf_mul(vf_load(s + j), factor));
+        distance = vf_add(distance, step);
+    }
+}
+
 /* One step for all rows of a tile of raw products: s -> 2^(s - m'), m and l are updated, and alpha gets
  * the factors 2^(m - m') by which sums over earlier keys must be multiplied.  What is one number a row
  * is done for many rows at once, so that no row waits for another. */
@@ -53,6 +65,8 @@ static void softmax_rows(const fa_tile *t, float *alpha) {
     }
     for (int i = 0; i < t->n_rows; i++)
         sum[i] = row_exp2(t->s + (int64_t)i * t->s_stride, n, top[i]);
+    if (t->scoring->gauss != 0.0f)
+        for (int i = 0; i < t->n_rows; i++) apply_gaussian(t, i);
     for (int i = 0; i < t->n_rows; i += VF_LANES) {
         int n_lanes = fa_min(VF_LANES, t->n_rows - i);
         vf old = vf_load_part(t->row_sum + i, n_lanes), f = vf_load_part(alpha + i, n_lanes);
@@ -60,14 +74,14 @@ static void softmax_rows(const fa_tile *t, float *alpha) {
     }
 }
 
-/* The same from the final state: s -> 2^(s - m) / l. */
-static void weights_rows(const fa_tile *t) {
+/* From final scores and the final state: s -> 2^(s - m) / l. */
+static void FA_NAME(weights)(const fa_tile *t) {
     for (int i = 0; i < t->n_rows; i++) {
-        finish_scores(t, i);
         float *s = t->s + (int64_t)i * t->s_stride;
         const vf base = vf_set1(exponent_base(t->row_max[i])), total = vf_set1(t->row_sum[i]);
         for (int j = 0; j < t->n_keys; j += VF_LANES)
             vf_store(s + j, vf_div(vf_exp2(vf_sub(vf_load(s + j), base)), total));
+        if (t->scoring->gauss != 0.0f) apply_gaussian(t, i);
     }
 }
 

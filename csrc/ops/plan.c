@@ -101,11 +101,14 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
         cut_decode(d, p);
     else
         cut_prefill(d, k, p);
+    if (d->picks) p->split_keys = 0; /* its states cannot be merged; heads alone must do */
     p->n_row_tasks = fa_ceil_div(p->n_rows, p->rows_per_task);
     p->n_tasks = p->n_heads * p->n_row_tasks * (p->split_keys ? p->n_chunks : 1);
     p->heavy_rows_last = d->is_causal && p->n_row_tasks > 1;
 
-    double pairs = (double)p->n_heads * (double)p->n_rows * (double)d->n_keys;
+    double width =
+        d->centers ? fmin(2.0 * d->half_width + 1.0, (double)d->n_keys) : (double)d->n_keys;
+    double pairs = (double)p->n_heads * (double)p->n_rows * width;
     double size = (double)(d->qk_size + d->v_size);
     double bytes = (double)p->n_heads * (double)d->n_keys * size * sizeof(float);
     p->cost_ns = pairs * size * 0.02 + bytes * 0.05;                    /* 100 GFLOP/s, 20 GB/s */
@@ -118,6 +121,10 @@ void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
     sc->cap_factor = (float)(d->softcap * FA_LOG2E);
     sc->scale = d->scale;
     sc->softcap = d->softcap;
+    sc->sigma = d->centers ? d->sigma : 0.0;
+    sc->gauss = 0.0f;
+    if (sc->sigma > 0.0)
+        sc->gauss = -(float)fmin(FA_LOG2E / (2.0 * sc->sigma * sc->sigma), FLT_MAX);
     sc->term_type[0] = d->bias.type;
     sc->term_type[1] = d->attn_mask.type;
     sc->term_stride[0] = d->bias.col_stride;
@@ -155,5 +162,7 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     l->hidden = take(&at, tile, 1);
     l->finished = take(&at, rows, 1);
     l->careful = take(&at, (size_t)d->v_size, sizeof(double));
+    l->picks = take(&at, d->picks ? rows : 0, sizeof(int64_t));
+    l->draws = take(&at, d->picks ? rows : 0, sizeof(double));
     l->size = at;
 }

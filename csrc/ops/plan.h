@@ -33,7 +33,7 @@ void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */
     size_t part_max, part_sum, part_o;   /* the state of one chunk, where there are several */
-    size_t scores, k_panels, v_panels, reach, hidden, finished, careful;
+    size_t scores, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
     size_t size;                /* the last offset */
     int64_t q_stride, o_stride; /* elements */
     int s_stride;

@@ -5,58 +5,14 @@
 #include "base/scratch.h"
 #include "ops/additive.h"
 #include "ops/backend.h"
+#include "ops/careful.h"
+#include "ops/pick.h"
 #include "ops/visit.h"
 
 static int finish_row(const fa_task *t, int i) {
     return t->job->kernels->finish_row(
         &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
         (float)(t->rows[i].sink * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
-}
-
-/* One pass of the careful row over the keys in its range, giving up between pieces if told to. */
-static void careful_pass(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
-    const fa_sdpa_desc *d = t->job->desc;
-    const int64_t work =
-        d->attention_v ? 1 << 19 : 1 << 22; /* some milliseconds: tanh takes longer */
-    const int64_t piece = 1 + work / (d->qk_size + d->v_size + 64);
-    int64_t hi = fa_min64(d->n_keys, c->row->key_hi);
-    for (int64_t j = fa_max64(0, c->row->key_lo); j < hi; j += piece) {
-        t->job->kernels->careful_keys(c, j, fa_min64(j + piece, hi), pass);
-        if (fa_pool_poll(t->worker)) return;
-    }
-}
-
-static void careful_row(const fa_task *t, int i) {
-    const fa_sdpa_desc *d = t->job->desc;
-    int64_t flat = fa_task_flat_row(t, i);
-    fa_careful c = {
-        .scoring = &t->job->scoring,
-        .row = &t->rows[i],
-        .qk_size = (int)d->qk_size,
-        .v_size = (int)d->v_size,
-        .q = fa_task_query(t, i),
-        .k = t->key,
-        .a = d->attention_v ? t->rows[i].a : NULL,
-        .v = t->value,
-        .k_stride = d->key.row_stride,
-        .v_stride = d->value.row_stride,
-        .sink = t->rows[i].sink,
-        .out = fa_task_out(t, i),
-        .lse = d->lse ? d->lse + flat : NULL,
-        .weights = d->weights ? d->weights + flat * d->n_keys : NULL,
-        .top = t->rows[i].sink,
-        .acc = t->careful,
-    };
-    for (int x = 0; x < c.v_size; x++) c.acc[x] = 0.0;
-    careful_pass(t, &c, FA_CAREFUL_MAX);
-    if (c.any && !c.nan) careful_pass(t, &c, FA_CAREFUL_SUM);
-    t->job->kernels->careful_finish(&c);
-    if (!c.weights) return;
-    /* Keys that are hidden have weight 0 all the same, the others become NaN.  Beyond the row's range
-     * the fast path may have left NaN, where other rows of the block look. */
-    c.nan = 0;
-    memset(c.weights, 0, (size_t)d->n_keys * sizeof *c.weights);
-    if (c.any) careful_pass(t, &c, FA_CAREFUL_WEIGHTS);
 }
 
 /* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done
@@ -86,7 +42,7 @@ static void finish_rows(const fa_task *t) {
     for (int i = 0; i < t->n_rows; i++) {
         if (done[i]) continue;
         if (fa_pool_poll(t->worker)) return;
-        careful_row(t, i);
+        fa_careful_row(t, i);
     }
 }
 
@@ -107,6 +63,10 @@ static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
     if (!p->is_decode && !j->desc->attention_v && index < p->n_tasks) {
         fa_task_look_ahead(&t, index / p->n_row_tasks, row_task_of(p, index), &ahead);
         t.ahead = &ahead;
+    }
+    if (j->desc->picks) {
+        fa_pick_rows(&t);
+        return;
     }
     fa_visit_chunks(&t, 0, t.n_rows, FA_ACCUMULATE);
     finish_rows(&t);

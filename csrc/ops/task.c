@@ -5,6 +5,8 @@
 
 #include "ops/additive.h"
 
+enum { SHORT_WINDOW = 32 }; /* so many keys more cost little, whichever way they are taken */
+
 static const size_t type_bytes[] = {
     [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
 
@@ -57,6 +59,12 @@ static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
     row->a_sums = row->minus_2a + f.n_minus_2a;
 }
 
+/* A key's index, or one far beyond all keys. */
+static int64_t to_index(double x) {
+    const double far = 1152921504606846976.0; /* 2^60 */
+    return x > far ? (int64_t)far : x < -far ? -(int64_t)far : (int64_t)x;
+}
+
 static void describe_row(const fa_task *t, int i, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     const fa_array *terms[2] = {&d->bias, &d->attn_mask};
@@ -67,14 +75,42 @@ static void describe_row(const fa_task *t, int i, fa_row *row) {
     if (d->is_causal) hi = fa_min64(hi, p + 1);
     if (d->window_right >= 0) hi = fa_min64(hi, p + d->window_right + 1);
     if (d->window_left >= 0) lo = fa_max64(lo, p - d->window_left);
+    if (d->centers) {
+        row->center = d->centers[(t->batch * d->n_q_heads + head) * d->n_queries + query];
+        lo = fa_max64(lo, to_index(ceil(row->center - d->half_width)));
+        hi = fa_min64(hi, to_index(floor(row->center + d->half_width)) + 1);
+    }
     row->position = p;
+    row->is_alone = 0;
     row->key_hi = fa_max64(0, hi);
     row->key_lo = fa_min64(lo, row->key_hi);
+    row->key_factors = d->key_factors.data ? (const float *)(void *)first_of(d, &d->key_factors,
+                                                                             t->batch, t->kv_head)
+                                           : NULL;
     row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
     row->sink = d->sinks ? d->sinks[head] : -INFINITY;
     if (d->attention_v) describe_factors(t, head, row);
     for (int x = 0; x < 2; x++)
         row->term[x] = t->term[x] ? moved(terms[x], t->term[x], in_group, query) : NULL;
+}
+
+/* Local attention: rows of a block whose windows lie far apart are computed one by one, not all of them
+ * over all keys between.  A key costs a row alone about four times as much as a row of a full block. */
+static void mark_scattered(fa_task *t) {
+    const int block = t->job->plan.row_block;
+    for (int first = 0; first < t->n_rows; first += block) {
+        int stop = fa_min(t->n_rows, first + block);
+        int64_t lo = INT64_MAX, hi = 0, seen = 0, n = 0;
+        for (int i = first; i < stop; i++) {
+            const fa_row *row = &t->rows[i];
+            if (row->key_lo == row->key_hi) continue;
+            lo = fa_min64(lo, row->key_lo);
+            hi = fa_max64(hi, row->key_hi);
+            seen += row->key_hi - row->key_lo + SHORT_WINDOW;
+            n++;
+        }
+        for (int i = first; i < stop; i++) t->rows[i].is_alone = n > 0 && n * (hi - lo) > 4 * seen;
+    }
 }
 
 /* Packed keys lie as the key itself would if it were compact: its own leading axes, then its heads. */
@@ -138,6 +174,8 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->own_keys = (fa_additive_keys){t->k_panels, (uint8_t *)base + l->reach};
     if (d->packed_keys) t->packed = packed_keys_of(t);
     t->careful = (double *)(void *)(base + l->careful);
+    t->picks = (int64_t *)(void *)(base + l->picks);
+    t->draws = (double *)(void *)(base + l->draws);
     t->ahead = NULL;
     t->key_lo = d->n_keys;
     t->key_hi = 0;
@@ -154,6 +192,7 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
             t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);
         }
     }
+    if (d->centers) mark_scattered(t);
 }
 
 static void add_rows(fa_ahead *ahead, const fa_array *a, const char *first, int64_t size,

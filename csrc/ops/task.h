@@ -38,6 +38,8 @@ typedef struct fa_task {
     fa_additive_keys own_keys;  /* additive scores: where tiles are packed; */
     fa_additive_keys packed;    /* or all keys, packed before */
     double *careful;
+    int64_t *picks; /* hard attention: a row's key so far, and what is left of its number */
+    double *draws;
     fa_ahead *ahead; /* NULL, or what to fetch meanwhile */
 } fa_task;
 

@@ -29,7 +29,8 @@ static void copy_visible_values(const fa_task *t, const float *values, int64_t s
  * one row of the block is visited, so that the row's bits are the same. */
 static void trim_tile(const fa_task *t, int block, int64_t key, int n, int *begin, int *end) {
     int64_t lo = INT64_MAX, hi = 0;
-    int nr = t->job->kernels->nr, stop = fa_min(t->n_rows, block + t->job->plan.row_block);
+    int size = t->rows[block].is_alone ? 1 : t->job->plan.row_block;
+    int nr = t->job->kernels->nr, stop = fa_min(t->n_rows, block + size);
     for (int i = block; i < stop; i++) {
         if (t->rows[i].key_lo == t->rows[i].key_hi) continue;
         lo = fa_min64(lo, t->rows[i].key_lo);
@@ -39,11 +40,23 @@ static void trim_tile(const fa_task *t, int block, int64_t key, int n, int *begi
     *begin = lo >= key + *end ? *end : (int)(fa_max64(0, lo - key) / nr * nr);
 }
 
+/* Walks that look at final scores, and need no state of their own. */
+static int is_on_scores(fa_visit_mode mode) {
+    return mode == FA_WEIGHTS || mode == FA_TOP || mode == FA_DRAW;
+}
+
 static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
     int64_t n_keys = t->job->desc->n_keys;
     for (int i = 0; i < tile->n_rows; i++)
         memcpy(t->job->desc->weights + fa_task_flat_row(t, first + i) * n_keys + tile->key_first,
                tile->s + (int64_t)i * tile->s_stride, (size_t)tile->n_keys * sizeof *tile->s);
+}
+
+/* Whether any of the rows may see one of the keys. */
+static int is_wanted(const fa_task *t, int first, int n_rows, int64_t key, int n_keys) {
+    for (int i = first; i < first + n_rows; i++)
+        if (t->rows[i].key_lo < key + n_keys && t->rows[i].key_hi > key) return 1;
+    return 0;
 }
 
 /* Walks rows [first, first + n_rows) of the task over keys [lo, hi), tile by tile. */
@@ -53,10 +66,11 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const fa_sdpa_desc *d = j->desc;
     const fa_kernels *k = j->kernels;
     const fa_layout *l = &j->layout;
-    const int additive = d->attention_v != NULL, in_place = j->plan.is_decode;
+    const int additive = d->attention_v != NULL, alone = t->rows[first].is_alone;
+    const int in_place = j->plan.is_decode || alone;
     const int64_t key_size = additive ? fa_round_up(d->qk_size, 2) : d->qk_size;
-    const int block_rows = j->plan.row_block;
-    const int final_state = mode == FA_WEIGHTS;
+    const int block_rows = alone ? 1 : j->plan.row_block;
+    const int on_scores = is_on_scores(mode), v_size = mode == FA_SUMS ? 0 : (int)d->v_size;
     const int64_t poll_after = 1 << 24; /* products: a millisecond or so */
     int64_t n_products = 0;
 
@@ -65,6 +79,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     for (int64_t key = lo / k->nr * k->nr, next; key < hi; key = next) {
         next = fa_min64(hi, (key / j->plan.key_tile + 1) * j->plan.key_tile);
         int n = (int)(next - key);
+        if (d->centers && !is_wanted(t, first, n_rows, key, n)) continue;
         const float *keys = t->key + key * d->key.row_stride;
         const float *values = t->value + key * d->value.row_stride;
         int64_t v_row = d->value.row_stride;
@@ -84,7 +99,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             k->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
         }
         if (!in_place) {
-            if (!final_state) k->pack_values(values, v_row, n, (int)d->v_size, hidden, t->v_panels);
+            if (!on_scores) k->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
         } else if (hidden) {
             copy_visible_values(t, values, v_row, n);
             values = t->v_panels;
@@ -101,7 +116,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .n_keys = end - begin,
                 .key_first = key + begin,
                 .qk_size = (int)d->qk_size,
-                .v_size = (int)d->v_size,
+                .v_size = v_size,
                 .q = t->q + row * l->q_stride,
                 .q_stride = l->q_stride,
                 .k = additive || !in_place ? panels + begin * key_size
@@ -112,8 +127,8 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .rows = t->rows + row,
                 .s = t->scores,
                 .s_stride = l->s_stride,
-                .row_max = (final_state ? t->row_max : t->part_max) + row,
-                .row_sum = (final_state ? t->row_sum : t->part_sum) + row,
+                .row_max = (on_scores ? t->row_max : t->part_max) + row,
+                .row_sum = (on_scores ? t->row_sum : t->part_sum) + row,
                 .o = t->part_o + row * l->o_stride,
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
@@ -121,14 +136,20 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .raw_k = keys + begin * d->key.row_stride,
                 .raw_k_stride = d->key.row_stride,
                 .values_in_place = in_place,
+                .picks = t->picks + row,
+                .draws = t->draws + row,
             };
-            if (final_state) {
-                (additive   ? k->weights_additive
-                 : in_place ? k->weights_decode
-                            : k->weights_prefill)(&tile);
-                store_weights(t, &tile, row);
-            } else {
+            if (on_scores)
+                (additive   ? k->scores_additive
+                 : in_place ? k->scores_decode
+                            : k->scores_prefill)(&tile);
+            else
                 (additive ? k->tile_additive : in_place ? k->tile_decode : k->tile_prefill)(&tile);
+            if (mode == FA_WEIGHTS) {
+                k->weights(&tile);
+                store_weights(t, &tile, row);
+            } else if (on_scores) {
+                (mode == FA_TOP ? k->top : k->draw)(&tile);
             }
         }
         n_products += (int64_t)n_rows * n * (d->qk_size + d->v_size + 16);
@@ -138,22 +159,49 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     }
 }
 
+/* The same for local attention, over the windows only: rows alone one by one, other blocks together.
+ * Blocks are looked at as a whole, even if one row is visited, so that its bits are the same. */
+static void visit_windows(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
+                          fa_visit_mode mode) {
+    const int size = t->job->plan.row_block, stop = first + n_rows;
+    for (int block = first / size * size, next; block < stop; block = next) {
+        const int alone = t->rows[block].is_alone;
+        int64_t from = INT64_MAX, to = 0;
+        if (alone) block = fa_max(block, first);
+        for (next = block; next < stop && t->rows[next].is_alone == alone;) {
+            int end = alone ? next + 1 : fa_min(t->n_rows, next + size);
+            for (int i = next; i < end; i++) {
+                if (t->rows[i].key_lo == t->rows[i].key_hi) continue;
+                from = fa_min64(from, t->rows[i].key_lo);
+                to = fa_max64(to, t->rows[i].key_hi);
+            }
+            next = end;
+            if (alone) break;
+        }
+        int row = fa_max(block, first);
+        visit_tiles(t, row, fa_min(next, stop) - row, fa_max64(lo, from), fa_min64(hi, to), mode);
+    }
+}
+
 void fa_visit_chunk(const fa_task *t, int first, int n_rows, int64_t chunk, fa_visit_mode mode) {
     int64_t size = t->job->plan.key_chunk;
     int64_t lo = fa_max64(t->key_lo, chunk * size), hi = fa_min64(t->key_hi, (chunk + 1) * size);
-    if (mode != FA_WEIGHTS) fa_clear_state(t, first, n_rows, t->part_max, t->part_sum, t->part_o);
-    visit_tiles(t, first, n_rows, lo, hi, mode);
+    if (!is_on_scores(mode)) fa_clear_state(t, first, n_rows, t->part_max, t->part_sum, t->part_o);
+    (t->job->desc->centers ? visit_windows : visit_tiles)(t, first, n_rows, lo, hi, mode);
 }
 
 void fa_visit_chunks(const fa_task *t, int first, int n_rows, fa_visit_mode mode) {
     const fa_layout *l = &t->job->layout;
     int several = t->job->plan.n_chunks > 1;
-    if (several && mode != FA_WEIGHTS)
+    /* Chunks beyond the task's range would change nothing. */
+    int64_t chunk = several ? t->key_lo / t->job->plan.key_chunk : 0;
+    int64_t stop = several ? fa_ceil_div(t->key_hi, t->job->plan.key_chunk) : 1;
+    if (several && !is_on_scores(mode))
         fa_clear_state(t, first, n_rows, t->row_max, t->row_sum, t->o);
-    for (int64_t chunk = 0; chunk < t->job->plan.n_chunks; chunk++) {
-        if (chunk > 0 && fa_pool_poll(t->worker)) return;
+    for (int n = 0; chunk < stop; chunk++, n++) {
+        if (n > 0 && fa_pool_poll(t->worker)) return;
         fa_visit_chunk(t, first, n_rows, chunk, mode);
-        if (!several || mode == FA_WEIGHTS) continue;
+        if (!several || is_on_scores(mode)) continue;
         for (int i = first; i < first + n_rows; i++)
             t->job->kernels->merge_row(&t->row_max[i], &t->row_sum[i], t->o + i * l->o_stride,
                                        t->part_max[i], t->part_sum[i], t->part_o + i * l->o_stride,

@@ -10,7 +10,10 @@
 typedef enum fa_visit_mode {
     FA_ACCUMULATE,   /* update the state of the chunk */
     FA_ONLY_VISIBLE, /* the same for one row, taking the values of keys hidden from it as zeros */
-    FA_WEIGHTS       /* write the final weights */
+    FA_WEIGHTS,      /* write the final weights */
+    FA_SUMS,         /* update maxima and sums of the chunk, no outputs */
+    FA_TOP,          /* find the key of the largest score; picks are -1 at first */
+    FA_DRAW          /* draw a key by the final weights */
 } fa_visit_mode;
 
 /* An empty state for rows [first, first + n_rows): no key seen. */
