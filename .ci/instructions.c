@@ -17,6 +17,9 @@ typedef struct call {
     int bias, mask, alibi, sinks, ragged, weights;
     int bad_hidden, bad_visible; /* NaN in the value of a key that a mask hides, or that rows see */
     double softcap;
+    int additive; /* 1 = packs its keys, 2 = takes packed keys */
+    double half_width;
+    int scattered, hard; /* hard: 1 = the largest score, 2 = drawn */
 } call;
 
 /* Small, because every instruction is emulated, but of several tiles, row blocks (prefill) or chunks
@@ -37,6 +40,12 @@ static const call calls[] = {
     {"weights", 1, 2, 2, 70, 300, .size = 64, .weights = 1},
     {"hidden NaN", 1, 1, 1, 100, 300, .size = 64, .mask = 1, .bad_hidden = 1},
     {"visible NaN", 1, 1, 1, 20, 300, .size = 64, .bad_visible = 1},
+    {"additive", 1, 1, 1, 70, 100, .size = 128, .additive = 1},
+    {"additive decode", 4, 1, 1, 1, 50, .size = 256, .additive = 2},
+    {"local", 1, 1, 1, 300, 300, .size = 64, .half_width = 16.0},
+    {"local scattered", 1, 1, 1, 100, 3000, .size = 64, .half_width = 16.0, .scattered = 1},
+    {"hard", 1, 1, 1, 100, 300, .size = 64, .hard = 1},
+    {"hard drawn", 1, 1, 1, 100, 300, .size = 64, .hard = 2},
 };
 
 /* Whole pages: instructions must not depend on where an array happens to lie.  Never freed. */
@@ -82,6 +91,26 @@ static fa_array bool_mask(const call *c) {
     return array(data, FA_BOOL, c->q_heads, c->n_queries, c->n_keys, 0);
 }
 
+static void make_additive(const call *c, fa_sdpa_desc *d) {
+    d->scale = 1.0;
+    d->attention_v = draw_many((size_t)c->size);
+    if (c->additive < 2) return;
+    int64_t bytes = fa_additive_packed_bytes(d->exec.backend, c->n_keys, c->size);
+    char *packed = allocate((size_t)(bytes * c->batch * c->kv_heads));
+    const float *key = d->key.data;
+    for (int x = 0; x < c->batch * c->kv_heads; x++)
+        fa_additive_pack(d->exec.backend, key + (int64_t)x * c->n_keys * c->size, c->size,
+                         c->n_keys, c->size, packed + x * bytes);
+    d->packed_keys = packed;
+}
+
+static double *make_numbers(const call *c, double range) { /* one a row, from 0 to below `range` */
+    size_t n = (size_t)c->batch * (size_t)c->q_heads * (size_t)c->n_queries;
+    double *p = allocate(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) p[i] = (draw() + 2.0) / 4.0 * range;
+    return p;
+}
+
 static int run(const call *c, int backend) {
     static const float slopes[] = {0.25f, 0.0625f}, sinks[] = {1.0f, -INFINITY};
     static const int64_t lengths[] = {300, 0, 123};
@@ -114,7 +143,17 @@ static int run(const call *c, int backend) {
     if (c->ragged) d.kv_lengths = lengths;
     if (c->weights) d.weights = draw_many(n_rows * (size_t)c->n_keys);
     if (c->bad_hidden || c->bad_visible) ((float *)d.value.data)[7 * c->size] = NAN;
-    d.lse = draw_many(n_rows);
+    if (c->additive) make_additive(c, &d);
+    if (c->half_width > 0.0) {
+        double *centers = make_numbers(c, c->n_keys);
+        for (size_t i = 0; i < n_rows && !c->scattered; i++) centers[i] = (double)i;
+        d.centers = centers;
+        d.half_width = c->half_width;
+        d.sigma = c->half_width / 2.0;
+    }
+    if (c->hard) d.picks = allocate(n_rows * sizeof *d.picks);
+    if (c->hard == 2) d.draws = make_numbers(c, 1.0);
+    if (!c->hard) d.lse = draw_many(n_rows);
     return fa_sdpa(&d);
 }
 

@@ -43,6 +43,26 @@ assert n_workers() == (3 if compiled else 0)
 """)
 
 
+def test_interrupt_of_other_attentions(script):
+    """Case 144: the same in additive, local and hard attention; drawing keys walks twice."""
+    script("""
+given = endless("prefill")
+q, k, v = given["query"], given["key"], given["value"]
+centers = np.broadcast_to(np.float64(k.shape[-2] / 2), q.shape[-2:-1])
+calls = {
+    "additive": lambda: fastattn.additive_attention(q, k, v, np.ones(q.shape[-1])),
+    "local": lambda: fastattn.local_attention(q, k, v, centers=centers, half_width=1e9, sigma=1e9),
+    "hard": lambda: fastattn.hard_attention(q, k, v),
+    "drawn": lambda: fastattn.hard_attention(q, k, v, sample=np.random.default_rng(0)),
+}
+for kind, call in calls.items():
+    for n_threads in (1, 4):
+        with fastattn.threads(n_threads):
+            interrupt(call, kind, 0.3)
+    check_calls(4)
+""")
+
+
 def test_interrupted_calls_release_everything(script):
     """Case 144: arguments and `out` of an interrupted call are free afterwards."""
     script("""

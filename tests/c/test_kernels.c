@@ -306,15 +306,22 @@ typedef struct problem {
      * of queries and keys, 0 = 1, so that exponentials are near, wide or far. */
     int additive, packed;
     float spread;
+    int key_factors; /* 0 or 1 */
+    /* Local attention: 1 = centers one after another, 2 = anywhere, also beyond the keys. */
+    int local;
+    double half_width, sigma;
+    int hard; /* 1 = the largest score, 2 = drawn */
 } problem;
 
 typedef struct call {
     problem p;
     fa_sdpa_desc desc;
-    intptr_t shape[1], lead[6]; /* byte strides of the batch: q, k, v, out, mask, bias */
+    intptr_t shape[1], lead[7]; /* byte strides of the batch: q, k, v, out, mask, bias, factors */
     float *q, *k, *v, *out, *lse, *weights, slopes[64], sinks[64];
     void *mask, *bias, *packed;
-    float *a;
+    float *a, *factors;
+    double *centers, *draws;
+    int64_t *picks;
     int64_t lengths[8];
 } call;
 
@@ -402,6 +409,31 @@ static void make_additive(call *c) {
     d->packed_keys = c->packed;
 }
 
+/* What local and hard attention have besides. */
+static void make_selection(call *c) {
+    const problem *p = &c->p;
+    size_t n_rows = (size_t)p->batch * p->q_heads * p->n_queries;
+    if (p->key_factors) {
+        c->desc.key_factors =
+            make_rows(&c->factors, &c->lead[6], p->batch, p->kv_heads, 1, p->n_keys, 0);
+    }
+    if (p->local) {
+        c->centers = allocate(n_rows * sizeof *c->centers);
+        for (size_t i = 0; i < n_rows; i++)
+            c->centers[i] = p->local == 1 ? (double)(i % (size_t)p->n_queries)
+                                          : draw_below(16 * p->n_keys) / 8.0 - p->n_keys / 2;
+        c->desc.centers = c->centers;
+        c->desc.half_width = p->half_width;
+        c->desc.sigma = p->sigma;
+    }
+    if (p->hard) {
+        c->desc.lse = NULL;
+        c->desc.picks = c->picks = allocate(n_rows * sizeof *c->picks);
+        if (p->hard == 2) c->desc.draws = c->draws = allocate(n_rows * sizeof *c->draws);
+        for (size_t i = 0; i < n_rows && c->draws; i++) c->draws[i] = draw() * 0x1p-32;
+    }
+}
+
 static call *make_call(const problem *given) {
     call *c = allocate(sizeof *c);
     memset(c, 0, sizeof *c);
@@ -446,12 +478,14 @@ static call *make_call(const problem *given) {
     if (p->sinks) d->sinks = c->sinks;
     if (p->poison) poison_keys(c);
     if (p->additive) make_additive(c);
+    make_selection(c);
     return c;
 }
 
 static void free_call(call *c) {
     free(c->q), free(c->k), free(c->v), free(c->out), free(c->lse), free(c->weights);
-    free(c->mask), free(c->bias), free(c->packed), free(c->a), free(c);
+    free(c->mask), free(c->bias), free(c->packed), free(c->a), free(c->factors);
+    free(c->centers), free(c->draws), free(c->picks), free(c);
 }
 
 /* The score of one key and its size; 0 where the row may not see it. */
@@ -467,6 +501,10 @@ static int score(const call *c, int b, int h, int i, int j, double *s, double *s
     if (j >= length || (p->is_causal && j > position)) return 0;
     if (p->window_left && j < position - (p->window_left - 1)) return 0;
     if (p->window_right && j > position + (p->window_right - 1)) return 0;
+    if (p->local) {
+        double center = c->centers[((int64_t)b * p->q_heads + h) * p->n_queries + i];
+        if (j < center - p->half_width || j > center + p->half_width) return 0;
+    }
     for (int x = 0; x < 2; x++) {
         const fa_array *a = x ? &d->attn_mask : &d->bias;
         if (!a->data) continue;
@@ -488,6 +526,10 @@ static int score(const call *c, int b, int h, int i, int j, double *s, double *s
             dot_size += fabs(a) + 7.4 * fabs(product);
         }
         dot += product, dot_size += fabs(product);
+    }
+    if (p->key_factors) {
+        double factor = c->factors[((int64_t)b * p->kv_heads + kv) * p->n_keys + j];
+        dot *= factor, dot_size *= fabs(factor);
     }
     if (p->softcap > 0.0) {
         double bent = tanh(dot / p->softcap);
@@ -535,6 +577,10 @@ static void check_row(const call *c, int b, int h, int i, double *w, double *siz
     if (sink != -INFINITY) spread += exp(sink - base) / total * fabs(sink);
     double lse = total == 0.0 ? -INFINITY : base + log(total);
     check_value(c, "lse", flat, c->lse[flat], lse, 1.0, unit * spread);
+    for (int j = 0; p->sigma > 0.0 && j < p->n_keys; j++) {
+        double distance = (j - c->centers[flat]) / p->sigma;
+        w[j] *= exp(-0.5 * distance * distance);
+    }
     for (int j = 0; c->weights && j < p->n_keys; j++) {
         float got = c->weights[flat * p->n_keys + j];
         CHECK(seen[j] || got == 0.0f, "hidden key %d of row %lld", j, (long long)flat);
@@ -558,6 +604,47 @@ static void check_row(const call *c, int b, int h, int i, double *w, double *siz
     free(seen);
 }
 
+/* Hard attention: whether the row's key is one that float scores may have led to, and its value. */
+static void check_pick(const call *c, int b, int h, int i, double *w, double *size) {
+    const problem *p = &c->p;
+    const double unit = 0x1p-22;
+    int64_t flat = ((int64_t)b * p->q_heads + h) * p->n_queries + i, pick = c->picks[flat];
+    int kv = h / (p->q_heads / p->kv_heads), first_nan = -1, any = 0;
+    double top = -INFINITY, total = 0.0, before = 0.0, slack = 0.0;
+    for (int j = 0; j < p->n_keys; j++) {
+        size[j] = 0.0;
+        if (!score(c, b, h, i, j, &w[j], &size[j])) w[j] = -INFINITY;
+        any |= w[j] != -INFINITY;
+        if (w[j] != w[j] && first_nan < 0) first_nan = j;
+        if (w[j] > top) top = w[j];
+        slack = fmax(slack, size[j]);
+    }
+    slack = unit * slack + 1e-6;
+    const float *out = c->out + flat * (p->v_size + GUARD), *v = NULL;
+    CHECK(pick >= -1 && pick < p->n_keys, "pick %lld", (long long)pick);
+    if (pick >= 0)
+        v = c->v + ((int64_t)(b * p->kv_heads + kv) * p->n_keys + pick) * c->desc.value.row_stride;
+    if (!any || first_nan >= 0) {
+        CHECK(pick == (any ? first_nan : -1), "row %lld picks %lld", (long long)flat,
+              (long long)pick);
+    } else if (p->hard == 1) {
+        CHECK(w[pick] >= top - 2.0 * slack, "row %lld: %g, not %g", (long long)flat, w[pick], top);
+    } else {
+        for (int j = 0; j < p->n_keys; j++) {
+            double weight = exp(w[j] - top);
+            total += weight;
+            if (j < pick) before += weight;
+        }
+        double u = c->draws[flat] * total, room = total * (2.0 * slack + 1e-5);
+        CHECK(w[pick] > -INFINITY && before <= u + room && before + exp(w[pick] - top) >= u - room,
+              "row %lld draws %lld", (long long)flat, (long long)pick);
+    }
+    for (int x = 0; x < p->v_size; x++) {
+        float want = !any ? 0.0f : first_nan >= 0 ? NAN : v[x];
+        CHECK(same(out[x], want), "row %lld: value %d", (long long)flat, x);
+    }
+}
+
 /* Runs the call and compares all that it wrote; every `every`-th row only. */
 static void check_call(const problem *p, int every) {
     call *c = make_call(p);
@@ -571,7 +658,7 @@ static void check_call(const problem *p, int every) {
     for (int b = 0; b < p->batch; b++)
         for (int h = 0; h < p->q_heads; h++)
             for (int i = (h + b) % every; i < p->n_queries; i += every)
-                check_row(c, b, h, i, w, size);
+                (p->hard ? check_pick : check_row)(c, b, h, i, w, size);
     free(w), free(size);
     free_call(c);
 }
@@ -752,6 +839,43 @@ static void test_additive(void) {
                1);
 }
 
+static void test_local(void) {
+    for (int i = 0; i < 120 / SLOW; i++) {
+        problem p = random_problem();
+        p.local = 1 + i % 2;
+        p.half_width = draw_below(60) / 4.0;
+        p.sigma = i % 3 ? 0.5 + draw_below(20) : 0.0;
+        p.poison = i % 4 == 3;
+        p.key_factors = i % 5 == 0;
+        if (i % 6 == 5) p.additive = 1, p.spread = 1.0f, p.softcap = 0.0, p.packed = i % 12 == 5;
+        if (i % 8 == 7) p.n_keys = 1200; /* several chunks */
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+}
+
+static void test_hard(void) {
+    for (int i = 0; i < 160 / SLOW; i++) {
+        problem p = random_problem();
+        p.hard = 1 + i % 2;
+        p.weights = p.sinks = 0;
+        p.poison = i % 4 == 3;
+        p.key_factors = i % 5 == 0;
+        if (i % 6 == 5) p.additive = 1, p.spread = 1.0f, p.softcap = 0.0, p.packed = i % 12 == 5;
+        if (i % 8 == 7) p.n_keys = 1200;
+        if (i % 7 == 0) p.local = 2, p.half_width = 6.5;
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+    /* equal keys: the first one, wherever it lies */
+    problem p = {1, 2, 1, 9, 700, 16, 5, .hard = 1};
+    call *c = make_call(&p);
+    for (int j = 0; j < p.n_keys; j++)
+        for (int x = 0; x < p.qk_size; x++) c->k[j * p.qk_size + x] = c->k[x];
+    CHECK(fa_sdpa(&c->desc) == FA_OK, "status");
+    for (int i = 0; i < p.q_heads * p.n_queries; i++)
+        CHECK(c->picks[i] == 0, "row %d picks %lld", i, (long long)c->picks[i]);
+    free_call(c);
+}
+
 typedef struct test {
     const char *name;
     void (*run)(void);
@@ -774,6 +898,8 @@ static const test tests[] = {
     TEST(hidden_nan_stays_hidden),
     TEST(threads_change_no_bit),
     TEST(additive),
+    TEST(local),
+    TEST(hard),
 };
 
 static double now(void) {
