@@ -9,7 +9,7 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
         *out = (value);          \
         return 1;                \
     }
-    vf pow2;
+    vf half;
     FA_PROBE("add", vf_add(a, b))
     FA_PROBE("sub", vf_sub(a, b))
     FA_PROBE("mul", vf_mul(a, b))
@@ -18,8 +18,8 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("max", vf_max(a, b))
     FA_PROBE("abs", vf_abs(a))
     FA_PROBE("copysign", vf_copysign(a, b))
-    FA_PROBE("round", vf_round_pow2(a, &pow2))
-    FA_PROBE("pow2", (vf_round_pow2(a, &pow2), pow2))
+    FA_PROBE("fraction", vf_fraction(a, &half))
+    FA_PROBE("half_pow2", (vf_fraction(a, &half), half))
     FA_PROBE("lt", vf_select(vm_lt(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("eq", vf_select(vm_eq(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("select", vf_select(vm_lt(a, vf_set1(0.0f)), b, c))

@@ -44,11 +44,11 @@ FA_INLINE vf vf_copysign(vf a, vf b) {
     __m256 sign = _mm256_set1_ps(-0.0f);
     return _mm256_or_ps(_mm256_andnot_ps(sign, a), _mm256_and_ps(sign, b));
 }
-FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
-    const __m256 magic = _mm256_set1_ps(12583039.0f);
+FA_INLINE vf vf_fraction(vf a, vf *half_pow2) {
+    const __m256 magic = _mm256_set1_ps(12583038.0f);
     __m256 t = _mm256_add_ps(a, magic);
-    *pow2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
-    return _mm256_sub_ps(t, magic);
+    *half_pow2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
+    return _mm256_sub_ps(a, _mm256_sub_ps(t, magic));
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
 FA_INLINE vm vm_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }

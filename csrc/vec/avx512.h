@@ -45,12 +45,11 @@ FA_INLINE vf vf_copysign(vf a, vf b) {
     __m512 sign = _mm512_set1_ps(-0.0f);
     return _mm512_or_ps(_mm512_andnot_ps(sign, a), _mm512_and_ps(sign, b));
 }
-FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
-    /* roundscale and scalef would do it too, in two micro-operations each; these are one. */
-    const __m512 magic = _mm512_set1_ps(12583039.0f);
-    __m512 t = _mm512_add_ps(a, magic);
-    *pow2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
-    return _mm512_sub_ps(t, magic);
+FA_INLINE vf vf_fraction(vf a, vf *half_pow2) {
+    /* scalef takes two micro-operations, and so would a difference; these are one each. */
+    __m512 t = _mm512_add_ps(a, _mm512_set1_ps(12583038.0f));
+    *half_pow2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
+    return _mm512_reduce_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
 FA_INLINE vm vm_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }

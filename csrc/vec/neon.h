@@ -53,11 +53,11 @@ FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) { return vaddq_f32(vdivq_f32(a, b
 FA_INLINE vf vf_max(vf a, vf b) { return vbslq_f32(vcgtq_f32(a, b), a, b); } /* fmax keeps NaN */
 FA_INLINE vf vf_abs(vf a) { return vabsq_f32(a); }
 FA_INLINE vf vf_copysign(vf a, vf b) { return vbslq_f32(vdupq_n_u32(0x80000000u), b, a); }
-FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
-    const float32x4_t magic = vdupq_n_f32(12583039.0f);
+FA_INLINE vf vf_fraction(vf a, vf *half_pow2) {
+    const float32x4_t magic = vdupq_n_f32(12583038.0f);
     float32x4_t t = vaddq_f32(a, magic);
-    *pow2 = vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(t), 23));
-    return vsubq_f32(t, magic);
+    *half_pow2 = vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(t), 23));
+    return vsubq_f32(a, vsubq_f32(t, magic));
 }
 FA_INLINE vm vm_lt(vf a, vf b) { return vcltq_f32(a, b); }
 FA_INLINE vm vm_eq(vf a, vf b) { return vceqq_f32(a, b); }

@@ -42,18 +42,19 @@ FA_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 FA_INLINE vf vf_abs(vf a) { return fabsf(a); }
 /* |a| with the sign of b, zeros and NaN included. */
 FA_INLINE vf vf_copysign(vf a, vf b) { return copysignf(a, b); }
-/* For |a| <= 2^21: n = a rounded to the nearest integer (ties to odd); and for -126 <= n <= 127
- * *pow2 = 2^n.  Other a, NaN too: no trap, both results arbitrary.
- * The low bits of a + 2^23 * 1.5 + 127 are n + 127, in two's complement: the exponent of 2^n. */
-FA_INLINE vf vf_round_pow2(vf a, vf *pow2) {
+/* For |a| <= 2^21: a - n exactly, with n = a rounded to the nearest integer (ties to even); and for
+ * -126 < n <= 128 *half_pow2 = 2^(n - 1), for n = -126 it is 0.  Other a: no trap, both results
+ * arbitrary; NaN gives NaN.
+ * The low bits of a + 2^23 * 1.5 + 126 are n + 126, in two's complement: the exponent of 2^(n - 1). */
+FA_INLINE vf vf_fraction(vf a, vf *half_pow2) {
     union {
         float f;
         uint32_t u;
     } t, p;
-    t.f = a + 12583039.0f;
+    t.f = a + 12583038.0f;
     p.u = t.u << 23;
-    *pow2 = p.f;
-    return t.f - 12583039.0f;
+    *half_pow2 = p.f;
+    return a - (t.f - 12583038.0f);
 }
 /* a < b; false where either is NaN. */
 FA_INLINE vm vm_lt(vf a, vf b) { return a < b; }

@@ -37,7 +37,15 @@ fa_rcp14_ps(simde__m512 a) { /* as wrong as the instruction may be: 2^-14 */
         lanes[i] = (float)((1.0 + (i % 2 ? 0x1p-14 : -0x1p-14)) / lanes[i]);
     return simde_mm512_loadu_ps(lanes);
 }
+static inline simde__m512 fa_reduce_ps(simde__m512 a, int rounding) { /* imm8 with scale 1 */
+    float lanes[16];
+    simde_mm512_storeu_ps(lanes, a);
+    (void)rounding; /* to nearest is the only one in use */
+    for (int i = 0; i < 16; i++) lanes[i] -= nearbyintf(lanes[i]);
+    return simde_mm512_loadu_ps(lanes);
+}
 #define _mm512_rcp14_ps(a) fa_rcp14_ps(a)
+#define _mm512_reduce_ps(a, imm) fa_reduce_ps(a, imm)
 #define _mm512_maskz_loadu_ps(k, p) fa_maskz_loadu_ps(k, p)
 #define _mm512_mask_storeu_ps(p, k, a) fa_mask_storeu_ps(p, k, a)
 #undef _mm512_shuffle_f32x4
