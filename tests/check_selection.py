@@ -140,8 +140,8 @@ def expected_local(query, key, value, *, centers, half_width, sigma=None, score=
     lead = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     shape = q.shape[-2:-1] if q.ndim == 2 else (*lead, *q.shape[-3:-1])
     center = np.broadcast_to(_wide(centers), shape)[..., None]
-    away = np.arange(k.shape[-2]) - center
-    near = abs(away) <= _wide(half_width)
+    keys, width = np.arange(k.shape[-2]), _wide(half_width)
+    away, near = keys - center, (center - width <= keys) & (keys <= center + width)
     if attn_mask is None:
         mask = near
     else:
@@ -163,10 +163,13 @@ def expected_local(query, key, value, *, centers, half_width, sigma=None, score=
         s = final_scores(function, query, key, value, mask, **options)
         wide = s.value.reshape((*s.lead, *s.value.shape[1:]))
         wide = wide[0] if query.ndim == 2 else wide
-        plain = np.where(np.isnan(wide), 0, wide)
-        allowed = s.allowed.reshape(weights.shape)
-        is_nan = allowed.astype(float) @ np.isnan(wide).astype(float) > 0
-        out = np.where(is_nan, np.nan, weights @ plain)
+        plain = np.where(np.isfinite(wide), wide, 0)
+        seen = s.allowed.reshape(weights.shape).astype(float)
+        out = weights @ plain
+        for bad in (np.nan, np.inf, -np.inf):
+            where = np.isnan(wide) if np.isnan(bad) else wide == bad
+            if where.any():
+                out = out + np.where(seen @ where.astype(float) > 0, bad, 0)
         out_slack, size = slack @ abs(plain), weights @ abs(plain)
     return want, weights, slack, *(heads_first(x, layout) for x in (out, out_slack, size))
 

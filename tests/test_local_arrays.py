@@ -163,8 +163,6 @@ def test_wrong_arguments(backend, n):
 
 def test_arguments_without_default(backend):
     for name in ("centers", "half_width"):
-        with pytest.raises(TypeError, match=name):
-            local(q4, q4, q4, **{"centers": 0, "half_width": 1} | {name: None})
         given = {"centers": 0, "half_width": 1}
         del given[name]
         with pytest.raises(TypeError, match=name):
@@ -238,7 +236,7 @@ from check import assert_bits_equal
 libc = ctypes.CDLL(None)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 n_keys, dim, open_ = 30000, 16, slice(12000, 18000)  # a key is 64 bytes, so ends lie on no page
-rng = np.random.default_rng(1)
+rng, page = np.random.default_rng(1), mmap.PAGESIZE
 
 def fenced():
     block = mmap.mmap(-1, n_keys * dim * 4)
@@ -249,7 +247,7 @@ def fenced():
 def protect(block, allowed):
     start = ctypes.addressof(ctypes.c_char.from_buffer(block))
     for first, last in ((0, open_.start), (open_.stop, n_keys)):
-        low, high = -(-first * 64 // 4096) * 4096, last * 64 // 4096 * 4096
+        low, high = -(-first * 64 // page) * page, last * 64 // page * page
         assert libc.mprotect(start + low, high - low, allowed) == 0
 
 (k_block, k), (v_block, v) = fenced(), fenced()
