@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import numpy as np
+from cases import EXHAUSTIVE, KEY_CHUNK, KEY_TILE, QUERY_BLOCK
 from check import SCORE_ERROR, accumulator, assert_bits_equal, assert_close, attend, final_scores
 from check_scores import wide_scores
 
@@ -14,6 +15,15 @@ import fastattn
 
 # How near to a step of the cumulative probability a drawn number may go either way.
 STEP = {"float32": 1e-5, "float64": 1e-9}
+# (queries, keys): short, prefill over several tiles, decode over several chunks.
+SHAPES = [(5, 9), (QUERY_BLOCK + 1, KEY_TILE + 3), (1, KEY_CHUNK + 5), (3, 2 * KEY_CHUNK + 1)]
+
+
+def some_shapes(sample, dtype=np.float32):
+    """The short one and another for float32, any of them for the dtypes that take longer."""
+    if dtype == np.float32 or EXHAUSTIVE:
+        return [SHAPES[0], *sample(SHAPES[1:], 1)]
+    return sample(SHAPES, 1)
 
 
 def heads_first(array, layout):
@@ -155,6 +165,7 @@ def expected_local(query, key, value, *, centers, half_width, sigma=None, score=
 
     with np.errstate(all="ignore"):
         exponent = np.where(near, (away / _wide(sigma)) ** 2 / 2, 0)
+        exponent = exponent.astype(want.weights.dtype)
         fade = np.where(near, np.exp(-exponent), 0)
         weights = np.where(near, want.weights * fade, 0)
         rounding = SCORE_ERROR[accumulator(query.dtype).name] * (1 + exponent) * abs(weights)

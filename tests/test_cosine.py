@@ -8,9 +8,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from cases import KEY_CHUNK, KEY_TILE, QUERY_BLOCK
+from cases import KEY_CHUNK, KEY_TILE
 from check import assert_bits_equal, assert_close, attend, draw, qkv
 from check_scores import wide_scores
+from check_selection import some_shapes
 from test_memory import COMMON, LINUX
 
 import fastattn
@@ -18,9 +19,6 @@ from fastattn import scores
 
 attention = fastattn.attention
 F = np.float32
-SHAPES = [
-    (5, 9), (QUERY_BLOCK + 1, KEY_TILE + 3), (3, 2 * KEY_TILE + 1), (1, 2 * KEY_CHUNK + 5),
-]  # fmt: skip
 # Lengths that the squares of float32 or float64 cannot hold, and those of the subnormal numbers.
 LENGTHS = {
     "float32": [1e-45, 1e-42, 1e-38, 1e-30, 1.0, 1e19, 1e30, 3e38],
@@ -55,106 +53,101 @@ def of_length(rng, shape, lengths, dtype):
     return (rows * np.asarray(lengths, np.longdouble)).astype(dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_grouped_heads_and_options(backend, rng, dtype, shape, kv_heads):
-    queries, keys = shape
-    q, k, v = qkv(rng, dtype, heads=4, kv_heads=kv_heads, queries=queries, keys=keys, dim=9)
-    check(q, k, v)
-    check(q, k, v, temperature=0.05, softcap=3.0, sinks=draw(rng, 4))
-    check(q, k, v, is_causal=True, q_offset="lower_right", kv_lengths=[keys, keys // 2])
-    mask = rng.random((queries, keys)) < 0.7
-    check(q, k, v, attn_mask=mask, bias=draw(rng, (4, 1, keys)), alibi_slopes=draw(rng, 4))
-    check(q, k, v, window=(keys // 2, 1), q_offset=[0, keys // 2])
+def test_grouped_heads_and_options(backend, rng, dtype, kv_heads, sample):
+    for queries, keys in some_shapes(sample, dtype):
+        q, k, v = qkv(rng, dtype, heads=4, kv_heads=kv_heads, queries=queries, keys=keys, dim=9)
+        check(q, k, v)
+        check(q, k, v, temperature=0.05, softcap=3.0, sinks=draw(rng, 4))
+        check(q, k, v, is_causal=True, q_offset="lower_right", kv_lengths=[keys, keys // 2])
+        mask = rng.random((queries, keys)) < 0.7
+        check(q, k, v, attn_mask=mask, bias=draw(rng, (4, 1, keys)), alibi_slopes=draw(rng, 4))
+        check(q, k, v, window=(keys // 2, 1), q_offset=[0, keys // 2])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_keys_of_any_length(backend, rng, dtype, shape):
+def test_keys_of_any_length(backend, rng, dtype, sample):
     """Each length alone, and all of them and zeros mixed in one call."""
-    queries, keys = shape
-    q, _, v = qkv(rng, dtype, lead=(1,), heads=2, queries=queries, keys=keys, dim=5)
-    lengths = LENGTHS[dtype.name]
-    for length in lengths:
-        k = of_length(rng, (1, 2, keys, 5), length, dtype)
-        assert np.isfinite(check(q, k, v, context=str(length))).all()
-    mixed = rng.choice([0, *lengths], (1, 2, keys, 1))
-    k = of_length(rng, (1, 2, keys, 5), mixed, dtype)
-    check(q, k, v, context="mixed")
-    check(q, k, v, context="mixed, causal", is_causal=True, q_offset="lower_right")
+    for queries, keys in some_shapes(sample, dtype):
+        q, _, v = qkv(rng, dtype, lead=(1,), heads=2, queries=queries, keys=keys, dim=5)
+        lengths = LENGTHS[dtype.name]
+        for length in sample(lengths, 3):
+            k = of_length(rng, (1, 2, keys, 5), length, dtype)
+            assert np.isfinite(check(q, k, v, context=str(length))).all()
+        mixed = rng.choice([0, *lengths], (1, 2, keys, 1))
+        k = of_length(rng, (1, 2, keys, 5), mixed, dtype)
+        check(q, k, v, context="mixed")
+        check(q, k, v, context="mixed, causal", is_causal=True, q_offset="lower_right")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_queries_of_any_length(backend, rng, dtype, shape):
+def test_queries_of_any_length(backend, rng, dtype, sample):
     """Rows and keys both of all lengths: products would be anything from 0 to infinity."""
-    queries, keys = shape
-    lengths = [0, *LENGTHS[dtype.name]]
-    q = of_length(rng, (3, 2, queries, 5), rng.choice(lengths, (3, 2, queries, 1)), dtype)
-    k = of_length(rng, (3, 2, keys, 5), rng.choice(lengths, (3, 2, keys, 1)), dtype)
-    q[0, 0, 0] = 0
-    out = check(q, k, draw(rng, (3, 2, keys, 6), dtype), softcap=2.0)
-    v = draw(rng, (3, 2, keys, 6), dtype)
-    out = check(q, k, v)
-    assert np.isfinite(out).all()
-    assert_close(out[0, 0, 0], v[0, 0].astype(np.float64).mean(axis=0))
+    for queries, keys in some_shapes(sample, dtype):
+        lengths = [0, *LENGTHS[dtype.name]]
+        q = of_length(rng, (3, 2, queries, 5), rng.choice(lengths, (3, 2, queries, 1)), dtype)
+        k = of_length(rng, (3, 2, keys, 5), rng.choice(lengths, (3, 2, keys, 1)), dtype)
+        q[0, 0, 0] = 0
+        out = check(q, k, draw(rng, (3, 2, keys, 6), dtype), softcap=2.0)
+        v = draw(rng, (3, 2, keys, 6), dtype)
+        out = check(q, k, v)
+        assert np.isfinite(out).all()
+        assert_close(out[0, 0, 0], v[0, 0].astype(np.float64).mean(axis=0))
 
 
-@pytest.mark.parametrize("dim", [1, 7, 16, 33, 64, 128, 257])
-def test_head_sizes(backend, rng, dtype, dim):
-    for queries, keys in SHAPES[:3:2]:
+def test_head_sizes(backend, rng, dtype, sample):
+    for dim in (1, *sample([7, 16, 33, 64, 128, 257], 2)):
+        queries, keys = sample([(5, 9), (3, KEY_TILE + 1), (1, KEY_CHUNK + 5)], 1)[0]
         q, k, v = qkv(rng, dtype, lead=(), queries=queries, keys=keys, dim=dim)
         check(q, k, v)
         components = rng.choice(LENGTHS[dtype.name], k.shape) * rng.choice([-1, 1], k.shape)
         check(q, components.astype(dtype), v, context="components of all lengths")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_not_finite_keys(backend, rng, dtype, shape):
+def test_not_finite_keys(backend, rng, dtype, sample):
     """Hidden ones change no bit; a NaN that is seen makes its rows NaN and no others."""
-    queries, keys = shape
-    q, k, v = qkv(rng, dtype, queries=queries, keys=keys)
-    first, cosine = keys - 2, scores.Cosine(0.3)
-    k[:, :, first:] = 0
-    forms = [
-        {"kv_lengths": first},
-        {"attn_mask": np.arange(keys) < first},
-        {"is_causal": True, "q_offset": first - queries},
-    ]
-    wanted = [attention(q, k, v, score=cosine, **form) for form in forms]
-    for bad in (np.nan, np.inf, -np.inf):
-        k[:, :, first:] = bad
-        for form, want in zip(forms, wanted):
-            assert_bits_equal(attention(q, k, v, score=cosine, **form), want, f"{form} {bad}")
-    k[:, :, first:] = 1
-    clean = attention(q, k, v, score=cosine)
-    k[0, 1, keys // 2, 3] = q[1, 2, 0, 2] = np.nan
-    out = attention(q, k, v, score=cosine)
-    rows = np.zeros(out.shape[:-1], bool)
-    rows[0, 1], rows[1, 2, 0] = True, True
-    assert_bits_equal(np.isnan(out), np.broadcast_to(rows[..., None], out.shape))
-    assert_close(out[~rows], clean[~rows].astype(np.float64))
-    if backend != "numpy" and dtype == F:
-        assert_bits_equal(out[~rows], clean[~rows])
+    for queries, keys in some_shapes(sample, dtype):
+        q, k, v = qkv(rng, dtype, queries=queries, keys=keys)
+        first, cosine = keys - 2, scores.Cosine(0.3)
+        k[:, :, first:] = 0
+        forms = [
+            {"kv_lengths": first},
+            {"attn_mask": np.arange(keys) < first},
+            {"is_causal": True, "q_offset": first - queries},
+        ]
+        wanted = [attention(q, k, v, score=cosine, **form) for form in forms]
+        for bad in (np.nan, np.inf, -np.inf):
+            k[:, :, first:] = bad
+            for form, want in zip(forms, wanted):
+                assert_bits_equal(attention(q, k, v, score=cosine, **form), want, f"{form} {bad}")
+        k[:, :, first:] = 1
+        clean = attention(q, k, v, score=cosine)
+        k[0, 1, keys // 2, 3] = q[1, 2, 0, 2] = np.nan
+        out = attention(q, k, v, score=cosine)
+        rows = np.zeros(out.shape[:-1], bool)
+        rows[0, 1], rows[1, 2, 0] = True, True
+        assert_bits_equal(np.isnan(out), np.broadcast_to(rows[..., None], out.shape))
+        assert_close(out[~rows], clean[~rows].astype(np.float64))
+        if backend != "numpy" and dtype == F:
+            assert_bits_equal(out[~rows], clean[~rows])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_strided_and_repeated_keys(backend, rng, dtype, shape):
-    queries, keys = shape
-    q, k, v = qkv(rng, dtype, lead=(3,), heads=4, kv_heads=2, queries=queries, keys=keys, dim=8)
-    wanted = check(q, k, v)
-    every_other = np.zeros((3, 2, 2 * keys, 16), dtype)[:, :, ::2, ::2]
-    every_other[...] = k
-    padded = np.zeros((3, 2, keys, 11), dtype)[..., 1:9]
-    padded[...] = k
-    turned = np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2)
-    for other in (every_other, padded, turned, k[:, :, ::-1].copy()[:, :, ::-1]):
-        assert_bits_equal(attention(q, other, v, score=scores.Cosine(0.3)), wanted)
-    repeated = [np.broadcast_to(x[:1], x.shape) for x in (k, v)]
-    copies = [x.copy() for x in repeated]
-    assert_bits_equal(check(q, *repeated), check(q, *copies))
-    one_key = np.broadcast_to(k[:, :, :1], k.shape)
-    out = attention(q, one_key, v, score="cosine")
-    mean = np.repeat(v.astype(np.float64).mean(axis=2, keepdims=True), 2, axis=1)
-    assert_close(out, np.broadcast_to(mean, out.shape))
+def test_strided_and_repeated_keys(backend, rng, dtype, sample):
+    for queries, keys in some_shapes(sample, dtype):
+        q, k, v = qkv(rng, dtype, lead=(3,), heads=4, kv_heads=2, queries=queries, keys=keys, dim=8)
+        wanted = check(q, k, v)
+        every_other = np.zeros((3, 2, 2 * keys, 16), dtype)[:, :, ::2, ::2]
+        every_other[...] = k
+        padded = np.zeros((3, 2, keys, 11), dtype)[..., 1:9]
+        padded[...] = k
+        turned = np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2)
+        for other in (every_other, padded, turned, k[:, :, ::-1].copy()[:, :, ::-1]):
+            assert_bits_equal(attention(q, other, v, score=scores.Cosine(0.3)), wanted)
+        repeated = [np.broadcast_to(x[:1], x.shape) for x in (k, v)]
+        copies = [x.copy() for x in repeated]
+        assert_bits_equal(check(q, *repeated), check(q, *copies))
+        one_key = np.broadcast_to(k[:, :, :1], k.shape)
+        out = attention(q, one_key, v, score="cosine")
+        mean = np.repeat(v.astype(np.float64).mean(axis=2, keepdims=True), 2, axis=1)
+        assert_close(out, np.broadcast_to(mean, out.shape))
 
 
 @pytest.mark.parametrize("queries", [1, 50])

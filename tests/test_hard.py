@@ -9,13 +9,12 @@ import pytest
 from cases import KEY_CHUNK, KEY_EDGES, KEY_TILE, QUERY_BLOCK, QUERY_EDGES
 from check import assert_bits_equal, draw, qkv
 from check_scores import ALL_KINDS, KINDS, some_score
-from check_selection import check_hard, take_rows
+from check_selection import SHAPES, check_hard, some_shapes, take_rows
 
 import fastattn
 
 hard = fastattn.hard_attention
 F = np.float32
-SHAPES = [(5, 9), (QUERY_BLOCK + 1, KEY_TILE + 3), (1, KEY_CHUNK + 5), (3, 2 * KEY_CHUNK + 1)]
 
 
 def whole_numbers(rng, queries, keys, dtype=F, heads=2, dim=4):
@@ -37,25 +36,24 @@ def test_by_hand(backend, dtype):
     assert_bits_equal(hard(q, k, v), out)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_every_score_and_option(backend, rng, dtype, kind, shape):
+def test_every_score_and_option(backend, rng, dtype, kind, sample):
     """Grouped heads; additive scores take neither softcap nor slopes."""
-    queries, keys = shape
-    score, key_dim = some_score(rng, kind, dtype, 8, 5, keys)
-    q, _, v = qkv(rng, dtype, heads=4, kv_heads=2, queries=queries, keys=keys, dim=8)
-    k = draw(rng, (2, 2, keys, key_dim), dtype)
-    options = [
-        {},
-        {"is_causal": True, "q_offset": "lower_right"},
-        {"attn_mask": rng.random((2, 1, queries, keys)) < 0.6, "kv_lengths": [keys // 2, 0]},
-        {"attn_mask": draw(rng, (4, 1, keys)), "bias": draw(rng, (queries, keys))},
-        {"window": (keys // 2, 2), "q_offset": [1, keys // 3]},
-    ]
-    if kind in KINDS:
-        options.append({"softcap": 0.7, "alibi_slopes": draw(rng, 4, size=0.1)})
-    for given in options if keys < 300 else options[:4:3]:
-        check_hard(q, k, v, score=score, context=str(list(given)), **given)
+    for queries, keys in some_shapes(sample, dtype):
+        score, key_dim = some_score(rng, kind, dtype, 8, 5, keys)
+        q, _, v = qkv(rng, dtype, heads=2, kv_heads=1, queries=queries, keys=keys, dim=8)
+        k = draw(rng, (2, 1, keys, key_dim), dtype)
+        options = [
+            {},
+            {"is_causal": True, "q_offset": "lower_right"},
+            {"attn_mask": rng.random((2, 1, queries, keys)) < 0.6, "kv_lengths": [keys // 2, 0]},
+            {"attn_mask": draw(rng, (2, 1, keys)), "bias": draw(rng, (queries, keys))},
+            {"window": (keys // 2, 2), "q_offset": [1, keys // 3]},
+        ]
+        if kind in KINDS:
+            options.append({"softcap": 0.7, "alibi_slopes": draw(rng, 2, size=0.1)})
+        for given in sample(options, 2):
+            check_hard(q, k, v, score=score, context=str(list(given)), **given)
 
 
 @pytest.mark.parametrize("queries", QUERY_EDGES)
@@ -69,24 +67,23 @@ def test_edges_of_blocks_and_tiles(backend, rng, queries):
         assert (hard(q, k, v, return_indices=True)[1] == keys - 1).all()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_ties_go_to_the_first(backend, rng, dtype, shape):
+def test_ties_go_to_the_first(backend, rng, dtype, sample):
     """All keys equal, or equal in pairs that lie in different tiles, chunks and vector lanes."""
-    queries, keys = shape
-    q, k, v = qkv(rng, dtype, queries=queries, keys=keys, dim=5)
-    k[...] = k[:, :, :1]
-    score, _ = some_score(rng, "additive", dtype, 5, 5, keys)
-    for name in ("dot", "scaled_dot", "cosine", score):
-        assert not hard(q, k, v, score=name, return_indices=True)[1].any()
-    start = keys // 3
-    late = np.arange(keys) >= start
-    assert (hard(q, k, v, attn_mask=late, return_indices=True)[1] == start).all()
-    k[...] = draw(rng, k.shape, dtype)
-    half = keys // 2
-    k[:, :, half : 2 * half] = k[:, :, :half]
-    k[:, :, 2 * half :] = k[:, :, : keys - 2 * half]
-    _, indices = check_hard(q, k, v)
-    assert (indices < half).all()
+    for queries, keys in some_shapes(sample, dtype):
+        q, k, v = qkv(rng, dtype, queries=queries, keys=keys, dim=5)
+        k[...] = k[:, :, :1]
+        score, _ = some_score(rng, "additive", dtype, 5, 5, keys)
+        for name in ("dot", "scaled_dot", "cosine", score):
+            assert not hard(q, k, v, score=name, return_indices=True)[1].any()
+        start = keys // 3
+        late = np.arange(keys) >= start
+        assert (hard(q, k, v, attn_mask=late, return_indices=True)[1] == start).all()
+        k[...] = draw(rng, k.shape, dtype)
+        half = keys // 2
+        k[:, :, half : 2 * half] = k[:, :, :half]
+        k[:, :, 2 * half :] = k[:, :, : keys - 2 * half]
+        _, indices = check_hard(q, k, v)
+        assert (indices < half).all()
 
 
 def test_scores_that_softcap_makes_equal(backend, rng):
@@ -132,28 +129,27 @@ def test_empty_rows(backend, rng, dtype):
         assert (check_hard(q, k, v, **keys)[1] == -1).all()
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_nan_scores(backend, rng, dtype, shape):
+def test_nan_scores(backend, rng, dtype, sample):
     """NaN wins, the first one, in its own row; what a row cannot see never matters."""
-    queries, keys = shape
-    q, k, v = qkv(rng, dtype, queries=queries, keys=keys)
-    clean, clean_indices = check_hard(q, k, v)
-    row, first, second = queries - 1, keys // 2, keys - 1
-    q[0, 0, row, 2] = np.nan
-    out, indices = check_hard(q, k, v)
-    assert indices[0, 0, row] == 0
-    k[1, 1, [first, second], 1] = np.nan
-    out, indices = check_hard(q, k, v)
-    assert (indices[1, 1] == first).all() and np.isnan(out[1, 1]).all()
-    rest = np.ones(indices.shape, bool)
-    rest[0, 0, row], rest[1, 1] = False, False
-    assert_bits_equal(out[rest], clean[rest])
-    assert_bits_equal(indices[rest], clean_indices[rest])
-    options = {"is_causal": True, "q_offset": first - queries}
-    check_hard(q, k, v, **options)
-    bias = np.zeros((queries, keys), F)
-    bias[row, first] = np.nan
-    check_hard(q, k, v, bias=bias, kv_lengths=[keys, first])
+    for queries, keys in some_shapes(sample, dtype):
+        q, k, v = qkv(rng, dtype, queries=queries, keys=keys)
+        clean, clean_indices = check_hard(q, k, v)
+        row, first, second = queries - 1, keys // 2, keys - 1
+        q[0, 0, row, 2] = np.nan
+        out, indices = check_hard(q, k, v)
+        assert indices[0, 0, row] == 0
+        k[1, 1, [first, second], 1] = np.nan
+        out, indices = check_hard(q, k, v)
+        assert (indices[1, 1] == first).all() and np.isnan(out[1, 1]).all()
+        rest = np.ones(indices.shape, bool)
+        rest[0, 0, row], rest[1, 1] = False, False
+        assert_bits_equal(out[rest], clean[rest])
+        assert_bits_equal(indices[rest], clean_indices[rest])
+        options = {"is_causal": True, "q_offset": first - queries}
+        check_hard(q, k, v, **options)
+        bias = np.zeros((queries, keys), F)
+        bias[row, first] = np.nan
+        check_hard(q, k, v, bias=bias, kv_lengths=[keys, first])
 
 
 def test_values_pass_untouched(backend, rng, dtype):
@@ -170,45 +166,43 @@ def test_values_pass_untouched(backend, rng, dtype):
     assert_bits_equal(hard(q, k, v, score="dot"), out)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_hidden_data_may_be_anything(backend, rng, dtype, kind, shape):
-    queries, keys = shape
-    score, key_dim = some_score(rng, kind, dtype, 8, 5, keys)
-    q, _, v = qkv(rng, dtype, queries=queries, keys=keys, dim=8)
-    k = draw(rng, (2, 3, keys, key_dim), dtype)
-    first = keys - 3
-    forms = [
-        {"kv_lengths": first},
-        {"attn_mask": np.arange(keys) < first},
-        {"window": (-1, 0), "q_offset": first - queries},
-    ]
-    wanted = [hard(q, k, v, score=score, return_indices=True, **form) for form in forms]
-    for bad in (np.nan, np.inf):
-        k[:, :, first:], v[:, :, first:] = bad, bad
-        for form, want in zip(forms, wanted):
-            got = hard(q, k, v, score=score, return_indices=True, **form)
-            assert_bits_equal(got[0], want[0], f"{form} {bad}")
-            assert_bits_equal(got[1], want[1], f"{form} {bad}")
+def test_hidden_data_may_be_anything(backend, rng, dtype, kind, sample):
+    for queries, keys in some_shapes(sample, dtype):
+        score, key_dim = some_score(rng, kind, dtype, 8, 5, keys)
+        q, _, v = qkv(rng, dtype, queries=queries, keys=keys, dim=8)
+        k = draw(rng, (2, 3, keys, key_dim), dtype)
+        first = keys - 3
+        forms = [
+            {"kv_lengths": first},
+            {"attn_mask": np.arange(keys) < first},
+            {"window": (-1, 0), "q_offset": first - queries},
+        ]
+        wanted = [hard(q, k, v, score=score, return_indices=True, **form) for form in forms]
+        for bad in (np.nan, np.inf):
+            k[:, :, first:], v[:, :, first:] = bad, bad
+            for form, want in zip(forms, wanted):
+                got = hard(q, k, v, score=score, return_indices=True, **form)
+                assert_bits_equal(got[0], want[0], f"{form} {bad}")
+                assert_bits_equal(got[1], want[1], f"{form} {bad}")
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_finite_minus_infinity_is_a_number(backend, rng, shape):
+def test_finite_minus_infinity_is_a_number(backend, rng, sample):
     """A key so biased is taken where there is no other, and never before another one."""
-    queries, keys = shape
-    q, k, v = qkv(rng, queries=queries, keys=keys)
-    open_ = np.zeros((queries, keys), bool)
-    open_[:, [keys // 2, keys - 2]] = True
-    open_[0] = False
-    for low in (np.finfo(F).min, -1e38, -1e9, -1e4, -1e300):
-        bias = np.where(open_, 0.0, low)
-        _, indices = check_hard(q, k, v, bias=bias, context=str(low))
-        assert (indices[:, :, 0] >= 0).all()
+    for queries, keys in some_shapes(sample):
+        q, k, v = qkv(rng, queries=queries, keys=keys)
+        open_ = np.zeros((queries, keys), bool)
+        open_[:, [keys // 2, keys - 2]] = True
+        open_[0] = False
+        for low in (np.finfo(F).min, -1e38, -1e9, -1e4, -1e300):
+            bias = np.where(open_, 0.0, low)
+            _, indices = check_hard(q, k, v, bias=bias, context=str(low))
+            assert (indices[:, :, 0] >= 0).all()
+            assert np.isin(indices[:, :, 1:], [keys // 2, keys - 2]).all()
+            _, indices = check_hard(q, k, v, bias=bias, attn_mask=bias, context=str(low))
+            assert np.isin(indices[:, :, 1:], [keys // 2, keys - 2]).all()
+        _, indices = check_hard(q, k, v, bias=np.where(open_, 1e38, 0.0))
         assert np.isin(indices[:, :, 1:], [keys // 2, keys - 2]).all()
-        _, indices = check_hard(q, k, v, bias=bias, attn_mask=bias, context=str(low))
-        assert np.isin(indices[:, :, 1:], [keys // 2, keys - 2]).all()
-    _, indices = check_hard(q, k, v, bias=np.where(open_, 1e38, 0.0))
-    assert np.isin(indices[:, :, 1:], [keys // 2, keys - 2]).all()
 
 
 def test_products_of_minus_infinity_do_not_hide(backend):
