@@ -97,14 +97,24 @@ def expected(query, key, value, attn_mask=None, *, scale=None, softcap=0.0, **op
     return attend(dot, query, key, value, attn_mask, **options)
 
 
-def attend(score, query, key, value, attn_mask=None, *, bias=None, is_causal=False, q_offset=0,
-           kv_lengths=None, window=None, alibi_slopes=None, sinks=None, layout="bhsd"):  # fmt: skip
-    """All that follows the scores. `score` makes (N, H, Sq, Sk) of them from a query and a key
+@dataclass
+class Scores:
+    """The final scores of all rows: what remains of a call before its softmax."""
+
+    total: np.ndarray  # (N, H, Sq, Sk); what a row may not see is -inf
+    size: np.ndarray  # its SCORE_ERROR part is the error that a score may have
+    allowed: np.ndarray
+    value: np.ndarray  # (N, H, Sk, Dv), wide
+    lead: tuple  # the leading axes, whose product is N
+
+
+def final_scores(score, query, key, value, attn_mask=None, *, bias=None, is_causal=False,
+                 q_offset=0, kv_lengths=None, window=None, alibi_slopes=None,
+                 layout="bhsd"):  # fmt: skip
+    """Everything up to the softmax. `score` makes (N, H, Sq, Sk) of a query and a key
     (N, H, S, dim), and sizes: numbers whose SCORE_ERROR part is the error that each may have."""
     name = np.dtype(query.dtype).name
-    rank = query.ndim
     wide = np.longdouble if name == "float64" else np.float64
-    unit = SCORE_ERROR[accumulator(query.dtype).name]
     limit = wide(np.finfo(accumulator(query.dtype)).max)
 
     q, k, v = (_heads_first(x, layout) for x in (query, key, value))
@@ -163,6 +173,21 @@ def attend(score, query, key, value, attn_mask=None, *, bias=None, is_causal=Fal
 
         total = np.where(allowed, total, -np.inf)
         size = np.where(allowed, size, 0)
+    return Scores(total, size, allowed, v, lead)
+
+
+def attend(score, query, key, value, attn_mask=None, *, sinks=None, layout="bhsd", **options):
+    """All results of the call whose scores `score` makes (see final_scores)."""
+    name = np.dtype(query.dtype).name
+    rank = query.ndim
+    unit = SCORE_ERROR[accumulator(query.dtype).name]
+    s = final_scores(score, query, key, value, attn_mask, layout=layout, **options)
+    total, size, allowed, v, lead = s.total, s.size, s.allowed, s.value, s.lead
+    wide, limit = total.dtype.type, total.dtype.type(np.finfo(accumulator(query.dtype)).max)
+    n, heads, n_queries, n_keys = total.shape
+    dv = v.shape[-1]
+
+    with np.errstate(all="ignore"):
         top = np.full((n, heads, n_queries, 1), -np.inf, wide)
         if n_keys:
             top = total.max(axis=-1, keepdims=True)

@@ -14,6 +14,7 @@ from check import assert_bits_equal, assert_close, draw
 from check_additive import PROJECTED, case, check_additive
 from test_fp_flags import FLAGS, libm  # noqa: F401
 from test_layouts import VIEWS
+from test_memory import COMMON, LINUX
 
 import fastattn
 
@@ -143,6 +144,30 @@ def test_no_tensor_of_tanh(backend, rng, without):
     finally:
         tracemalloc.stop()
     assert peak < 50e6, f"{peak} bytes"
+
+
+LIMITED = (
+    COMMON
+    + """
+q, k, v = (np.ones((n, d), "f4") for n, d in ((64, 256), (2048, 256), (2048, 4)))
+out = np.empty((64, 4), "f4")
+with fastattn.threads(1):
+    fastattn.additive_attention(q, k[:40], v[:40], None, out=out)
+    allow(50 << 20)
+    fastattn.additive_attention(q, k, v, None, out=out)
+    allow(0)
+print("done")
+"""
+)
+
+
+@LINUX
+def test_no_tensor_of_tanh_from_anybody(backend, run_python):
+    """Case 106: 128 MiB of float32 in 50 MiB of address space, whoever allocates."""
+    done = run_python(
+        LIMITED, FASTATTN_BACKEND=backend, OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="1"
+    )
+    assert done.stdout.strip() == "done", done
 
 
 def test_repeated_entries_are_projected_once(backend, rng):

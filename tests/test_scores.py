@@ -8,8 +8,9 @@
 import numpy as np
 import pytest
 from cases import KEY_CHUNK, KEY_TILE, QUERY_BLOCK
-from check import accumulator, assert_bits_equal, assert_close, attend, draw, qkv
+from check import assert_bits_equal, assert_close, attend, draw, qkv
 from check_additive import case, check_additive
+from check_scores import KINDS, some_score, wide_scores
 
 import fastattn
 from fastattn import scores
@@ -19,45 +20,9 @@ SHAPES = [(5, 9), (QUERY_BLOCK + 1, KEY_TILE + 3), (1, KEY_CHUNK + 5)]
 F = np.float32
 
 
-def wide_scores(kind, dtype, **parameters):
-    """The score function of `kind` for the oracle: (N, H, S, dim) to scores and their sizes."""
-    acc = accumulator(dtype)
-
-    def of(name, wide):
-        return np.asarray(parameters[name]).astype(acc).astype(wide)
-
-    def dot(q, k, wide):
-        return q @ k.swapaxes(-1, -2), abs(q) @ abs(k).swapaxes(-1, -2)
-
-    def scaled(q, k, wide):
-        return tuple(x / np.sqrt(wide(q.shape[-1])) for x in dot(q, k, wide))
-
-    def general(q, k, wide):
-        weight = of("weight", wide)
-        size = abs(q) @ abs(weight) @ abs(k).swapaxes(-1, -2)
-        return q @ weight @ k.swapaxes(-1, -2), 2 * size
-
-    def cosine(q, k, wide):
-        unit = []
-        for x in (q, k):
-            top = abs(x).max(axis=-1, keepdims=True, initial=0)
-            x = x / np.where(top == 0, 1, top)
-            length = np.sqrt((x**2).sum(axis=-1, keepdims=True))
-            unit.append(x / np.where(length == 0, 1, length))
-        s, size = dot(*unit, wide)
-        return s / parameters["temperature"], (2 + size) / parameters["temperature"]
-
-    def location(q, k, wide):
-        weight = of("weight", wide)[:, : k.shape[2]]
-        return q @ weight, 2 * (abs(q) @ abs(weight))
-
-    return locals()[kind]
-
-
-def check(kind, score, query, key, value, context="", **options):
+def check(score, query, key, value, context="", **options):
     """Compare out, lse and weights with the oracle; return out."""
-    parameters = dict(vars(score)) if not isinstance(score, str) else {"temperature": 1.0}
-    want = attend(wide_scores(kind, query.dtype, **parameters), query, key, value, **options)
+    want = attend(wide_scores(score, query.dtype), query, key, value, **options)
     out = np.full(want.out.shape, np.nan, query.dtype)
     got = attention(
         query, key, value, score=score, out=out, return_lse=True, return_weights=True, **options
@@ -69,20 +34,6 @@ def check(kind, score, query, key, value, context="", **options):
     assert_close(got[2], want.weights, slack=slack, context=f"weights {context}")
     assert not got[2][want.weights == 0].any()
     return out
-
-
-def some_score(rng, kind, dtype, dim, key_dim, keys):
-    """(score, key_dim) of the kind for queries of size `dim`."""
-    return {
-        "dot": lambda: ("dot", dim),
-        "scaled": lambda: ("scaled_dot", dim),
-        "cosine": lambda: (scores.Cosine(0.3), dim),
-        "general": lambda: (scores.General(draw(rng, (dim, key_dim), dtype, 0.4)), key_dim),
-        "location": lambda: (scores.Location(draw(rng, (dim, keys + 2), dtype)), key_dim),
-    }[kind]()
-
-
-KINDS = ["dot", "scaled", "cosine", "general", "location"]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -99,10 +50,10 @@ def test_formula(backend, rng, dtype, kind, shape):
         "lengths": {"kv_lengths": [keys // 2, 0], "bias": draw(rng, (4, 1, keys))},
         "window": {"window": (keys // 2, 2), "alibi_slopes": draw(rng, 4, size=0.1)},
     }
-    check(kind, score, q, k, v)
+    check(score, q, k, v)
     for name, option in options.items():
-        check(kind, score, q, k, v, context=name, **option)
-    check(kind, score, *(np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)), layout="bshd")
+        check(score, q, k, v, context=name, **option)
+    check(score, *(np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v)), layout="bshd")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -110,14 +61,7 @@ def test_softcap(backend, rng, dtype, kind):
     score, key_dim = some_score(rng, kind, dtype, 8, 5, 9)
     q, _, v = qkv(rng, dtype, queries=4, keys=9, dim=8)
     k = draw(rng, (2, 3, 9, key_dim), dtype)
-    plain = wide_scores(kind, dtype, **({"temperature": 1} | getattr(score, "__dict__", {})))
-
-    def capped(*arguments):
-        s, size = plain(*arguments)
-        bent = np.tanh(s / 0.7)
-        return 0.7 * bent, size * (1 - bent**2) + 0.7 * abs(bent)
-
-    want = attend(capped, q, k, v)
+    want = attend(wide_scores(score, dtype, softcap=0.7), q, k, v)
     got = attention(q, k, v, score=score, softcap=0.7)
     assert_close(got, want.out, slack=want.out_slack, size=want.size)
 
@@ -127,13 +71,13 @@ def test_views_ranks_and_leading_axes(backend, rng, dtype, kind):
     score, key_dim = some_score(rng, kind, dtype, 8, 5, 9)
     q, v = draw(rng, (2, 1, 4, 3, 8), dtype), draw(rng, (1, 5, 2, 9, 6), dtype)
     k = draw(rng, (2, 5, 2, 9, key_dim), dtype)
-    out = check(kind, score, q, k, v)
+    out = check(score, q, k, v)
     views = [np.asfortranarray(x) for x in (q, k, v)]
     assert_bits_equal(attention(*views, score=score), out)
     views = [x[..., ::-1, ::-1].copy()[..., ::-1, ::-1] for x in (q, k, v)]
     assert_bits_equal(attention(*views, score=score), out)
-    check(kind, score, q[0, 0], k[0, 0], v[0, 0])
-    check(kind, score, q[0, 0, 0], k[0, 0, 0], v[0, 0, 0])
+    check(score, q[0, 0], k[0, 0], v[0, 0])
+    check(score, q[0, 0, 0], k[0, 0, 0], v[0, 0, 0])
 
 
 def test_names_are_the_functions(backend, rng, dtype):
@@ -174,11 +118,11 @@ def test_concat(backend, rng, dtype):
 def test_cosine_of_any_length(backend, rng, size):
     """Only directions count, and zeros score 0."""
     q, k, v = qkv(rng, queries=6, keys=9, dim=8)
-    wanted = check("cosine", scores.Cosine(0.1), q, k, v)
+    wanted = check(scores.Cosine(0.1), q, k, v)
     got = attention(q * F(size), k / F(size), v, score=scores.Cosine(0.1))
     assert_close(got, wanted.astype(np.float64), slack=1e-4)
     q[0, 0, 2], k[0, 1, 3] = 0, 0
-    out = check("cosine", scores.Cosine(0.1), q * F(size), k * F(size), v)
+    out = check(scores.Cosine(0.1), q * F(size), k * F(size), v)
     assert np.isfinite(out).all()
     assert_close(out[0, 0, 2], v[0, 0].astype(np.float64).mean(axis=0))
 
