@@ -65,7 +65,9 @@ typedef struct fa_sdpa_desc {
     const void *packed_keys;           /* what fa_additive_pack made of key, or NULL */
     int is_causal;                     /* 0 or 1 */
     int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
-    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by it, before the softcap. */
+    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by it, before the softcap.  NaN
+     * stands for 1 / |key| (0 for zeros) where products of floats with that key may leave their range:
+     * rows that see it are computed in double. */
     fa_array key_factors;
     /* Local attention, if centers is there: C-contiguous (*lead, n_q_heads, n_queries), finite.  A row
      * also sees no key but c - half_width <= j <= c + half_width; with sigma > 0 its weights are

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ._check_arrays import LARGEST, is_in_place
+from ._check_arrays import FLOAT32, FLOAT64, LARGEST, is_in_place
 
 _BLOCK = 1 << 16  # numbers that are worked on at once: they stay in a cache
-_SHORT, _LONG = 1e-12, 1e12  # lengths whose products with others keep all their digits
+# lengths whose products with numbers up to 1 stay normal and finite, with room to spare
+_LENGTHS = {FLOAT32: (1e-25, 1e35), FLOAT64: (1e-280, 1e300)}
 
 
 def project(
@@ -60,12 +61,14 @@ def normalized(rows: np.ndarray, acc: np.dtype) -> np.ndarray:
     return np.broadcast_to(result, rows.shape)
 
 
-def inverse_lengths(rows: np.ndarray, acc: np.dtype) -> np.ndarray | None:
+def inverse_lengths(rows: np.ndarray, acc: np.dtype, scale: float) -> np.ndarray:
     """1 / length of each row in `acc`, 0 for zeros: ``rows.shape[:-1]``.
 
-    None if a finite row is so long or so short that its products need it at length 1. Never more
-    than a block of the rows is copied.
+    NaN where a row is so long or so short that its products with rows of length `scale` may leave
+    the range of `acc`, and for rows that are not finite. Never more than a block is copied.
     """
+    shortest, longest = _LENGTHS[acc]
+    shortest, longest = shortest / min(scale, 1.0), longest / max(scale, 1.0)
     once = _without_repeats(rows)
     lengths = np.empty(once.shape[:-1], acc)
     with np.errstate(all="ignore"):
@@ -75,13 +78,10 @@ def inverse_lengths(rows: np.ndarray, acc: np.dtype) -> np.ndarray | None:
             top[top == 0.0] = 1.0
             some /= top
             result[...] = (top * _euclidean(some))[:, 0]
-        is_extreme = (lengths < _SHORT) | (lengths > _LONG)
-        if (is_extreme & (lengths != 0.0) & np.isfinite(lengths)).any():
-            factors = None
-        else:
-            factors = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths != 0.0)
+        is_usual = (lengths >= shortest) & (lengths <= longest)
+        factors = np.where(is_usual, 1.0 / lengths, np.where(lengths == 0.0, 0.0, np.nan))
         np.add(1.0, 1.0)  # see project
-    return None if factors is None else np.broadcast_to(factors, rows.shape[:-1])
+    return np.broadcast_to(factors.astype(acc, copy=False), rows.shape[:-1])
 
 
 def _blocks(rows: np.ndarray, results: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

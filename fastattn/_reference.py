@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _reference_hard as hard
 from . import _reference_local as local
+from ._projection import normalized
 from ._validate import SdpaCall
 
 _BLOCK = 1 << 18  # scores in a block: 1 MiB of float32, much work for a BLAS and little memory
@@ -137,7 +138,13 @@ class Entry:
         sinks = None if self.call.sinks is None else self.call.sinks[heads, None]
         scores = self._scores(heads, rows, key[keys])
         if self.key_factors is not None:
-            scores *= self.key_factors[heads.start * len(self.key) // len(self.query), :, keys]
+            key_head = heads.start // (len(self.query) // len(self.key))
+            factors = self.key_factors[key_head, 0, keys]
+            scores *= factors
+            extreme = np.flatnonzero(np.isnan(factors))
+            if len(extreme):  # these keys must come to length 1 before they are multiplied
+                some = normalized(key[keys][extreme], self.acc)
+                scores[..., extreme] = self._scores(heads, rows, some)
         if self.call.softcap > 0.0:
             softcap = self.acc.type(self.call.softcap)
             scores /= softcap
@@ -197,8 +204,11 @@ class Entry:
         """What the softmax starts from, before anything is added: (heads, rows, keys)."""
         query = _dense(self.query[heads, rows], self.acc)
         n_heads, n_rows, size = query.shape
-        scores = query.reshape(n_heads * n_rows, size) @ key.T
-        scores = scores.reshape(n_heads, n_rows, key.shape[0])
+        if self.indices is None:
+            scores = query.reshape(n_heads * n_rows, size) @ key.T
+            scores = scores.reshape(n_heads, n_rows, key.shape[0])
+        else:  # a BLAS may round the products of equal keys in different ways: the first must win
+            scores = np.einsum("hrd,kd->hrk", query, key)
         scores *= self.acc.type(self.call.scale)
         return scores
 

@@ -72,7 +72,7 @@ class SdpaCall:
         "is_causal",
         "left",
         "right",
-        "key_factors",  # None, or (..., kv_heads, 1, keys): of the scores, before the softcap
+        "key_factors",  # None, or (..., kv_heads, 1, keys): see `inverse_lengths`
         "local",  # None, or the windows of local attention
         "hard",  # None, or what hard attention needs; out is then one value, not a mean
         "dtype",

@@ -51,10 +51,7 @@ def cosine(query: Any, key: Any, value: Any, temperature: Any, options: dict[str
         arrays.check_sizes(q.shape, k.shape, k.shape)
     acc = _score_dtype(call)
     # Keys stay as they lie, and their lengths become factors of the scores.
-    factors = inverse_lengths(k, acc) if 1e-12 < scale < 1e12 else None
-    if factors is None:
-        call.set_rows(normalized(q, acc), normalized(k, acc))
-        return call
+    factors = inverse_lengths(k, acc, call.scale)
     call.set_rows(normalized(q, acc), arrays.readable(k, call.dtype))
     shape = (*call.key.shape[:-2], 1, call.key.shape[-2])
     call.key_factors = np.broadcast_to(factors[..., None, :], shape)

@@ -21,7 +21,7 @@ def local(call: SdpaCall, centers: Any, half_width: Any, sigma: Any) -> None:
     shape = call.out.shape[:-1]
     rank = 1 if call._is_flat else len(shape)
     a = arrays.as_array(centers, "centers")
-    if a.dtype.kind not in "iu" and float_dtype(a.dtype) is None:
+    if a.dtype.kind not in "fiu" and float_dtype(a.dtype) is None:
         raise TypeError(f"centers: expected real numbers, got dtype {a.dtype}")
     fits = a.ndim <= rank and all(n in (1, m) for n, m in zip(a.shape[::-1], shape[::-1]))
     if not fits:

@@ -128,7 +128,7 @@ def test_exp2_is_within_2_ulp(probe):
 
 
 def test_exp2_over_all_floats(probe):
-    """Each of the three promises over the whole range: 2 ulp, exactly 0 from -125.5 down, NaN stays."""
+    """Each promise over the whole range: 2 ulp, exactly 0 from -125.5 down, NaN stays."""
     x = every_float(1009)
     got = probe("exp2", x)
     with np.errstate(invalid="ignore"):

@@ -68,7 +68,7 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
     for (int r = 0; r < mr; r++)
         for (int v = 0; v < FA_NV; v++)
             vf_store(s + r * t->s_stride + v * VF_LANES,
-                     vf_mul(total[r][v], vf_set1((float)FA_LOG2E)));
+                     vf_mul(total[r][v], vf_set1((float)t->scoring->unit)));
 }
 
 /* One row and key by tanh itself. */
@@ -82,7 +82,7 @@ static float additive_direct(const float *q, const float *k, const float *a, int
         vf x = vf_add(vf_load_part(q + u, left), vf_load_part(k + u, left));
         sum = vf_fma(vf_load_part(a + u, left), vf_tanh(x), sum);
     }
-    return vf_hsum(sum) * (float)FA_LOG2E;
+    return vf_hsum(sum);
 }
 
 static void additive_scores(const fa_tile *t) {
@@ -118,6 +118,7 @@ static void additive_scores(const fa_tile *t) {
         for (int j = lo; j < hi; j++)
             if (row->reach == FA_FAR || t->reach[j] == FA_FAR)
                 t->s[(int64_t)i * t->s_stride + j] =
+                    (float)t->scoring->unit *
                     additive_direct(row->query, t->raw_k + j * t->raw_k_stride, row->a, t->qk_size);
     }
 }

@@ -10,6 +10,13 @@
  * and NaN or infinity in data that the row does see, which it hands on.  It never touches a key or
  * a value that the row may not see. */
 
+/* 1 / |k|, 0 for zeros; neither overflows with floats. */
+static double inverse_length(const float *k, int n) {
+    double sum = 0.0;
+    for (int d = 0; d < n; d++) sum += (double)k[d] * k[d];
+    return sum == 0.0 ? 0.0 : 1.0 / sqrt(sum);
+}
+
 static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     double terms = 0.0, dot = 0.0;
     *allowed = careful_terms(c->scoring, c->row, key, &terms);
@@ -20,7 +27,10 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
     else
         for (int d = 0; d < c->qk_size; d++) dot += (double)c->q[d] * k[d];
     dot *= c->scoring->scale;
-    if (c->row->key_factors) dot *= c->row->key_factors[key];
+    if (c->row->key_factors) {
+        double factor = c->row->key_factors[key];
+        dot *= factor == factor ? factor : inverse_length(k, c->qk_size);
+    }
     if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
     return saturate(dot + terms);

@@ -20,8 +20,10 @@
 
 /* The float terms and masks of one call that are the same for all its rows. */
 typedef struct fa_scoring {
+    double
+        unit; /* scores are so many per natural unit: log2(e), or 1 if none meets an exponential */
     float
-        q_factor; /* multiplies the query: scores come out in units of log2, see docs/numerics.md */
+        q_factor; /* multiplies the query, so that scores come out in that unit: docs/numerics.md */
     int has_cap;  /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
     float cap_factor;
     int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
@@ -40,7 +42,7 @@ typedef struct fa_row {
     int64_t key_lo, key_hi;   /* keys that causality, window, center and length leave: [lo, hi) */
     double center;            /* of the Gaussian */
     int is_alone;             /* shares too few keys with its neighbours: see ops/task.c */
-    const float *key_factors; /* NULL, or a factor of each key's score */
+    const float *key_factors; /* NULL, or a factor of each key's score; NaN: 1 / |key|, in double */
     /* Additive scores: the row's attention_v times -2, the sums of attention_v over FA_ADDITIVE_BLOCK
      * numbers each, the original, and how far the query lies out (enum fa_reach). */
     const float *minus_2a, *a_sums, *a;

@@ -47,10 +47,10 @@ static float term_value(const char *term, int type, int64_t at) {
     }
 }
 
-/* s[j] += log2(e) * term[j], and -inf where the term is. */
+/* s[j] += unit * term[j], and -inf where the term is. */
 static void add_float_term(float *s, int n, const char *term, int type, int64_t stride,
-                           int64_t first) {
-    const vf log2e = vf_set1((float)FA_LOG2E), hidden = vf_set1(-INFINITY);
+                           int64_t first, float unit) {
+    const vf factor = vf_set1(unit), hidden = vf_set1(-INFINITY);
     float chunk[FA_TERM_CHUNK];
     for (int j = 0; j < n; j += FA_TERM_CHUNK) {
         int n_chunk = fa_min(FA_TERM_CHUNK, n - j);
@@ -62,7 +62,7 @@ static void add_float_term(float *s, int n, const char *term, int type, int64_t 
             from = chunk;
         }
         for (int i = 0; i < n_chunk; i += VF_LANES) {
-            vf b = vf_load(from + i), x = vf_fma(b, log2e, vf_load(s + j + i));
+            vf b = vf_load(from + i), x = vf_fma(b, factor, vf_load(s + j + i));
             vf_store(s + j + i, vf_select(vm_eq(b, hidden), hidden, x));
         }
     }
@@ -86,9 +86,9 @@ static void apply_bool_mask(float *s, int n, const char *mask, int64_t stride, i
     }
 }
 
-/* s[j] -= log2(e) * slope * |position - (first + j)| */
+/* s[j] += slope * |position - (first + j)| */
 static void add_alibi(float *s, int n, float slope, int64_t position, int64_t first) {
-    const vf step = vf_set1((float)VF_LANES), factor = vf_set1((float)(-FA_LOG2E * slope));
+    const vf step = vf_set1((float)VF_LANES), factor = vf_set1(slope);
     vf distance = vf_sub(vf_set1((float)(position - first)), vf_iota());
     for (int j = 0; j < n; j += VF_LANES) {
         vf_store(s + j, vf_fma(vf_abs(distance), factor, vf_load(s + j)));
@@ -126,9 +126,11 @@ static void finish_scores(const fa_tile *t, int i) {
         if (sc->term_type[x] == FA_BOOL)
             apply_bool_mask(s, n, row->term[x], sc->term_stride[x], t->key_first);
         else
-            add_float_term(s, n, row->term[x], sc->term_type[x], sc->term_stride[x], t->key_first);
+            add_float_term(s, n, row->term[x], sc->term_type[x], sc->term_stride[x], t->key_first,
+                           (float)sc->unit);
     }
-    if (row->slope != 0.0f) add_alibi(s, n, row->slope, row->position, t->key_first);
+    if (row->slope != 0.0f)
+        add_alibi(s, n, (float)(-sc->unit * row->slope), row->position, t->key_first);
     for (int j = 0; j < lo; j++) s[j] = -INFINITY;
     for (int j = hi; j < n_padded; j++) s[j] = -INFINITY;
 }

@@ -117,8 +117,10 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
 
 void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
     sc->has_cap = d->softcap > 0.0;
-    sc->q_factor = (float)(sc->has_cap ? d->scale / d->softcap : d->scale * FA_LOG2E);
-    sc->cap_factor = (float)(d->softcap * FA_LOG2E);
+    /* Where the largest score is all that is wanted, scores that are equal must stay so. */
+    sc->unit = d->picks && !d->draws ? 1.0 : FA_LOG2E;
+    sc->q_factor = (float)(sc->has_cap ? d->scale / d->softcap : d->scale * sc->unit);
+    sc->cap_factor = (float)(d->softcap * sc->unit);
     sc->scale = d->scale;
     sc->softcap = d->softcap;
     sc->sigma = d->centers ? d->sigma : 0.0;
