@@ -20,11 +20,9 @@
 
 /* The float terms and masks of one call that are the same for all its rows. */
 typedef struct fa_scoring {
-    double
-        unit; /* scores are so many per natural unit: log2(e), or 1 if none meets an exponential */
-    float
-        q_factor; /* multiplies the query, so that scores come out in that unit: docs/numerics.md */
-    int has_cap;  /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
+    double unit;    /* of scores, per natural unit: log2(e), or 1 if no exponential follows */
+    float q_factor; /* multiplies the query: scores come out in that unit, docs/numerics.md */
+    int has_cap;    /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
     float cap_factor;
     int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
     int64_t term_stride[2]; /* their step from one key to the next, in elements */
