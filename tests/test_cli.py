@@ -19,7 +19,7 @@ import pytest
 
 import fastattn
 from fastattn.__main__ import main
-from fastattn._cli import bench, console, info, measure, workloads
+from fastattn._cli import bench, ceilings, console, info, workloads
 from fastattn._cli.workloads import Workload, by_name
 
 
@@ -116,8 +116,8 @@ def tiny(monkeypatch):
     prefill = Workload("tiny-prefill", "prefill", 1, 2, 2, 33, 33, 8)
     decode = Workload("tiny-decode", "decode", 1, 4, 2, 1, 65, 8)
     monkeypatch.setattr(workloads, "WORKLOADS", (prefill, decode, by_name("smallest")))
-    monkeypatch.setattr(measure, "READ_BYTES", 2**20)
-    monkeypatch.setattr(measure, "CEILING_SECONDS", 1e-4)
+    monkeypatch.setattr(ceilings, "READ_BYTES", 2**20)
+    monkeypatch.setattr(ceilings, "SAMPLE_SECONDS", 1e-4)
     monkeypatch.setattr(bench, "QUICK", (0.0, 2, 2))
 
 

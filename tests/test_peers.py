@@ -48,8 +48,8 @@ def tiny(monkeypatch):
     """Workloads and limits that take no time."""
     monkeypatch.setattr(workloads, "WORKLOADS", TINY)
     monkeypatch.setattr(peers, "LENGTHS", (Workload("length-8", "prefill", 1, 4, 4, 8, 8, 64),))
-    monkeypatch.setattr(measure, "READ_BYTES", 2**20)
-    monkeypatch.setattr(measure, "CEILING_SECONDS", 1e-4)
+    monkeypatch.setattr(ceilings, "READ_BYTES", 2**20)
+    monkeypatch.setattr(ceilings, "SAMPLE_SECONDS", 1e-4)
     monkeypatch.setattr(peers, "QUICK", {"seconds": 0.0, "at_least": 2, "at_most": 2})
 
 
