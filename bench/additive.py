@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -30,7 +31,7 @@ class TorchCompile(Torch):
     prepare = Contender.prepare
 
     def prepare_additive(self, workload, inputs):
-        compiler = os.environ.get("CXX", "g++")
+        compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         if not shutil.which(compiler):
             raise CannotDo(f"needs a C++ compiler, and {compiler} is not here")
         from torch._inductor import config
