@@ -30,14 +30,19 @@ class TorchCompile(Torch):
     )
     prepare = Contender.prepare
 
+    def __init__(self, n_threads):
+        os.environ.update(
+            # In this process: the workers of a pool would still run while others are measured.
+            TORCHINDUCTOR_COMPILE_THREADS="1",
+            # The compiler can do what the CPU can: trying takes half of the first compilation.
+            TORCHINDUCTOR_VEC_ISA_OK="1",
+        )
+        super().__init__(n_threads)
+
     def prepare_additive(self, workload, inputs):
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         if not shutil.which(compiler):
             raise CannotDo(f"needs a C++ compiler, and {compiler} is not here")
-        from torch._inductor import config
-
-        # In this process: the workers of a pool would still run while others are measured.
-        config.compile_threads = 1
         tensors = [self._torch.from_numpy(array) for array in inputs.values()]
         compiled = self._torch.compile(self._additive(), dynamic=False)
         call = functools.partial(compiled, *tensors)
