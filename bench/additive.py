@@ -14,8 +14,6 @@ import shutil
 import sys
 from importlib.util import find_spec
 
-import numpy as np
-
 from .contenders import CannotDo, Contender, Prepared, Torch
 
 __all__ = ["Keras", "TorchCompile"]
@@ -81,10 +79,10 @@ class Keras(Contender):
         super().__init__(n_threads)
         os.environ["KERAS_BACKEND"] = self._backend()  # Keras reads it once, at its import
         if self._backend() == "torch":
-            Torch(n_threads)  # its threads, and inference mode
+            self._torch = Torch(n_threads)  # its threads, and inference mode
         import keras
 
-        self._layers = keras.layers
+        self._keras = keras
 
     def prepare_additive(self, workload, inputs):
         *arrays, vector = inputs.values()
@@ -92,13 +90,12 @@ class Keras(Contender):
         # (batch, length, size): Keras' layer has no axis of heads
         arrays = [array.reshape(-1, *array.shape[2:]) for array in arrays]
         query, key, value = arrays
-        layer = self._layers.AdditiveAttention(use_scale=True)
+        layer = self._keras.layers.AdditiveAttention(use_scale=True)
         layer.build([query.shape, value.shape, key.shape])
         layer.set_weights([vector])
         make = self._with_jax if self._backend() == "jax" else self._with_torch
-        return Prepared(
-            make(layer, [query, value, key]), lambda out: np.asarray(out).reshape(shape)
-        )
+        to_numpy = self._keras.ops.convert_to_numpy
+        return Prepared(make(layer, [query, value, key]), lambda out: to_numpy(out).reshape(shape))
 
     def _with_jax(self, layer, arrays):
         import jax

@@ -113,7 +113,9 @@ class Torch(Contender):
         import torch
 
         torch.set_num_threads(n_threads)
-        torch.inference_mode().__enter__()  # for good: entering it is no part of a call
+        # For good, as entering it is no part of a call; it ends with the object.
+        self._mode = torch.inference_mode()
+        self._mode.__enter__()
         self._torch = torch
 
     def prepare(self, workload, inputs):

@@ -99,3 +99,10 @@ class Dies(contenders.NumPy):
             return prepared.call()
 
         return contenders.Prepared(call)
+
+
+class TellsMode(contenders.Torch):
+    name, title = "tells-mode", "Tells mode"
+
+    def prepare(self, workload, inputs):
+        raise contenders.CannotDo(f"inference mode {self._torch.is_inference_mode_enabled()}")

@@ -30,6 +30,7 @@ from fake_contenders import (  # noqa: E402
     NoImport,
     Raises,
     Refuses,
+    TellsMode,
     Wrong,
     WrongFastAttn,
 )
@@ -247,6 +248,13 @@ def test_bench_peers_says_where_it_is_to_be_found(monkeypatch, capsys):
     monkeypatch.setattr(bench_command, "import_module", not_found)
     assert fastattn_main(["bench", "--peers", "--quick"]) == 2
     assert "bench/peers.py of the source tree" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not contenders.Torch.is_installed(), reason="needs PyTorch")
+def test_pytorch_stays_in_inference_mode():
+    with team.Team([TellsMode], 1) as found:
+        run = rounds.run_workload(found, PREFILL, 0, {"seconds": 0, "at_least": 1, "at_most": 1})
+    assert run["results"][0]["reason"] == "inference mode True"
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -157,7 +157,7 @@ WORKLOADS = (
     Workload("decode-b1", "decode", 1, 32, 8, 1, 4096, 128),
     Workload("decode-b8", "decode", 8, 32, 8, 1, 2048, 128, quick=False),
     Workload("smallest", "call", 1, 1, 1, 1, 1, 64),
-    Workload("additive-b8", "additive", 8, 1, 1, 120, 128, 512, quick=False),
+    Workload("additive-b8", "additive", 8, 1, 1, 120, 128, 512),
     Workload("additive-b4", "additive", 4, 1, 1, 504, 512, 128, quick=False),
     Workload("additive-step", "additive", 64, 1, 1, 1, 50, 512, has_prepared_keys=True),
 )
