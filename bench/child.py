@@ -82,7 +82,9 @@ class Runner:
 
     def _prepare(self, workload, seed):
         inputs = workload.make(np.random.default_rng(seed))
-        return self._contender.prepare(workload, inputs)
+        contender = self._contender
+        prepare = contender.prepare_additive if workload.is_additive else contender.prepare
+        return prepare(workload, inputs)
 
     def _time(self, n_calls) -> float:
         """Seconds per call, the mean of `n_calls`."""

@@ -4,102 +4,23 @@
 Used by ``bench/child.py``, which runs one of them, and by ``bench/peers.py``, which lists them.  It
 measures nothing, and imports a contender's packages only when that contender is made.
 
-A class says what it needs and what is different about it; `Contender.prepare` turns inputs into
-the contender's own form, outside of what is timed.  ``bench/graphs.py`` has those that build a
-graph first: ONNX Runtime and OpenVINO.
+`Contender.prepare` turns inputs into the contender's own form, outside of what is timed.
+``bench/graphs.py`` has those that build a graph first: ONNX Runtime and OpenVINO;
+``bench/additive.py`` those for additive scores only.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.metadata
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
 import fastattn
 from fastattn._cli import measure
-from fastattn._cli.workloads import Workload
+
+from .contender import CannotDo, Contender, Prepared
 
 __all__ = ["CannotDo", "Contender", "Prepared", "known"]
-
-
-class CannotDo(Exception):
-    """The contender has no such call; the message says what is missing."""
-
-
-@dataclass
-class Prepared:
-    """One workload, ready to be called.
-
-    Parameters
-    ----------
-    call : callable
-        What is timed: computes the output and returns it in the contender's own form.
-    to_numpy : callable
-        Turns that into an array ``(batch, heads, queries, head size)``; not timed.
-    note : str
-        How the call differs from the others' on this workload; a footnote of every table.
-    keep : object
-        Memory that the call reads without holding it.
-    """
-
-    call: Callable[[], Any]
-    to_numpy: Callable[[Any], np.ndarray] = np.asarray
-    note: str = ""
-    keep: Any = None
-
-
-class Contender:
-    """One system that computes attention.
-
-    An instance lives in a process of its own, which runs nothing else.
-
-    Parameters
-    ----------
-    n_threads : int
-        How many threads to use.  The process may not have more CPUs than that either, where the
-        operating system can limit it, so that no library can overlook it.
-    """
-
-    name: str  # what a user types
-    title: str  # what a table says
-    packages: tuple[str, ...] = ()  # what has to be importable
-    pip: str = ""  # what brings them
-    differences: str = ""  # what is not like the others in every one of its calls
-
-    def __init__(self, n_threads: int):
-        self.n_threads = n_threads
-
-    @classmethod
-    def is_installed(cls) -> bool:
-        """Whether its packages are here; imports none of them."""
-        return all(find_spec(package) for package in cls.packages)
-
-    @classmethod
-    def version(cls) -> str:
-        """The version of the package it is part of."""
-        return importlib.metadata.version(cls.packages[0])
-
-    def prepare(self, workload: Workload, inputs: dict[str, np.ndarray]) -> Prepared:
-        """Make everything that a call needs.
-
-        Parameters
-        ----------
-        workload : Workload
-        inputs : dict
-            ``query``, ``key``, ``value``, each C-contiguous ``(batch, heads, length, head size)``.
-
-        Raises
-        ------
-        CannotDo
-            If the contender's call has no such option.
-        """
-        raise NotImplementedError
 
 
 class FastAttn(Contender):
@@ -118,12 +39,22 @@ class FastAttn(Contender):
     def prepare(self, workload, inputs):
         return Prepared(measure.caller(workload, inputs))
 
+    def prepare_additive(self, workload, inputs):
+        call, note = measure.caller(workload, inputs), ""
+        if workload.has_prepared_keys:
+            call()  # the first call with such keys brings them into the kernel's form
+            note = "keys of prepare_additive_keys, made beforehand; the others' are projected only"
+        return Prepared(call, note=note)
+
 
 class NumPy(Contender):
     """The formula as one writes it with NumPy: two products and a softmax."""
 
     name, title = "numpy", "NumPy"
-    differences = "plain NumPy: the formula in six lines, which holds all scores at once"
+    differences = (
+        "plain NumPy: the formula in six lines, which holds all scores at once (additive: all"
+        " values of tanh as well)"
+    )
 
     @classmethod
     def version(cls):
@@ -151,20 +82,40 @@ class NumPy(Contender):
 
         return Prepared(call)
 
+    def prepare_additive(self, workload, inputs):
+        query, key, value, vector = inputs.values()
+
+        def call():
+            terms = query[:, :, :, None] + key[:, :, None]
+            np.tanh(terms, out=terms)
+            terms *= vector
+            scores = terms.sum(axis=-1)
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=-1, keepdims=True)
+            return scores @ value
+
+        return Prepared(call)
+
 
 class Torch(Contender):
     """``torch.nn.functional.scaled_dot_product_attention`` under ``inference_mode``."""
 
     name, title = "torch", "PyTorch"
     packages, pip = ("torch",), "torch"
-    differences = "PyTorch: tensors in, a fresh tensor out, inference mode, enable_gqa=True"
+    differences = (
+        "PyTorch: tensors in, a fresh tensor out, inference mode, enable_gqa=True; additive: the"
+        " formula, eagerly, by tanh, sum, softmax and matmul"
+    )
 
     def __init__(self, n_threads):
         super().__init__(n_threads)
         import torch
 
         torch.set_num_threads(n_threads)
-        torch.inference_mode().__enter__()  # for good: entering it is no part of a call
+        # For good, as entering it is no part of a call; it ends with the object.
+        self._mode = torch.inference_mode()
+        self._mode.__enter__()
         self._torch = torch
 
     def prepare(self, workload, inputs):
@@ -176,13 +127,31 @@ class Torch(Contender):
         call = functools.partial(attention, *tensors, **options)
         return Prepared(call, lambda out: out.numpy())
 
+    def prepare_additive(self, workload, inputs):
+        tensors = [self._torch.from_numpy(array) for array in inputs.values()]
+        call = functools.partial(self._additive(), *tensors)
+        return Prepared(call, lambda out: out.numpy())
+
+    def _additive(self):
+        """The formula as a function of tensors."""
+        torch = self._torch
+
+        def attention(query, key, value, vector):
+            scores = (vector * torch.tanh(query[:, :, :, None] + key[:, :, None])).sum(-1)
+            return torch.softmax(scores, -1) @ value
+
+        return attention
+
 
 class Jax(Contender):
     """``jax.nn.dot_product_attention``, compiled by ``jax.jit`` before it is timed."""
 
     name, title = "jax", "JAX"
     packages, pip = ("jax", "jaxlib"), "jax"
-    differences = "JAX: jitted, arrays on the device in its own layout, block_until_ready"
+    differences = (
+        "JAX: jitted, arrays on the device in its own layout, block_until_ready; additive: the"
+        " formula, jitted"
+    )
 
     def prepare(self, workload, inputs):
         import jax
@@ -200,10 +169,28 @@ class Jax(Contender):
         call()  # compiles, which takes much more memory than a call
         return Prepared(call, lambda out: np.asarray(out).swapaxes(1, 2))
 
+    def prepare_additive(self, workload, inputs):
+        import jax
+        import jax.numpy as jnp
+
+        jax.config.update("jax_platforms", "cpu")
+        arrays = [jax.device_put(array) for array in inputs.values()]
+
+        @jax.jit
+        def compiled(query, key, value, vector):
+            scores = (vector * jnp.tanh(query[:, :, :, None] + key[:, :, None])).sum(-1)
+            return jax.nn.softmax(scores) @ value
+
+        def call():
+            return compiled(*arrays).block_until_ready()
+
+        call()
+        return Prepared(call)
+
 
 def known() -> dict[str, type[Contender]]:
     """All contenders by name, in the order of the tables."""
-    from . import graphs
+    from . import additive, graphs
 
     classes = [
         FastAttn,
@@ -212,7 +199,9 @@ def known() -> dict[str, type[Contender]]:
         graphs.OrtMultiHead,
         graphs.OrtGroupQuery,
         graphs.OpenVINO,
+        additive.TorchCompile,
         Jax,
+        additive.Keras,
         NumPy,
     ]
     return {cls.name: cls for cls in classes}

@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--plots",
         metavar="DIR",
-        help="draw three pictures, and measure one more shape at growing lengths for the first",
+        help="draw pictures, and measure one more shape at growing lengths for the first",
     )
     return top
 
@@ -138,7 +138,8 @@ def _plan(args) -> list:
     plan = [(n, workload) for n in numbers for workload in bench.choose(args)]
     if args.plots:
         plan += [(max(numbers), w) for w in LENGTHS if w.quick or not args.quick]
-    return sorted(plan, key=lambda pair: numbers.index(pair[0]))  # stable
+    # Stable.  Additive scores have a team of their own, which a quick run starts only once.
+    return sorted(plan, key=lambda pair: (numbers.index(pair[0]), pair[1].is_additive))
 
 
 def _choose(args) -> list:
@@ -182,7 +183,8 @@ def _measure(plan, chosen, args, document, step) -> None:
     """Carry the plan out; the runs are added to the document one by one.
 
     Each workload gets fresh processes, so that no library lives on memory that it has kept from the
-    workload before.  A quick run spares the time.
+    workload before.  A quick run spares the time.  Who has no call for a workload's scores is not
+    started for it.
     """
     budget = dict(QUICK if args.quick else FULL)
     if args.rounds:
@@ -190,12 +192,13 @@ def _measure(plan, chosen, args, document, step) -> None:
     team = None
     try:
         for done, (n_threads, workload) in enumerate(plan):
+            present = [contender for contender in chosen if contender.takes_part(workload)]
             where = f"{workload.name}, {n_threads} thread{'s' * (n_threads != 1)}"
             step(done, f"{where}, starting")
-            if team is None or not args.quick or team.n_threads != n_threads:
+            if team is None or not args.quick or not team.is_for(present, n_threads):
                 if team is not None:
                     team.__exit__()
-                team = Team(chosen, n_threads)
+                team = Team(present, n_threads)
                 team.__enter__()
                 for entry in document["contenders"]:
                     entry["version"] = team.versions.get(entry["name"], entry["version"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Three pictures of a comparison: time by length, share of the machine's limit, two threads or one.
+"""Pictures of a comparison: time by length, share of the machine's limit, two threads or one.
 
 Used by ``bench/peers.py`` for ``--plots``; the only module of the comparison that needs matplotlib.
 It measures nothing.
@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastattn._cli import facts
+from fastattn._cli.report import LIMITS, three_digits
+from fastattn._cli.workloads import UNITS
 
 __all__ = ["check", "draw"]
 
@@ -21,7 +23,9 @@ STYLES = {
     "ort-mha": ("#93c572", "v"),
     "ort-gqa": ("#2f5233", "<"),
     "openvino": ("#8e6bbf", "D"),
+    "torch-compile": ("#a3271a", "h"),
     "jax": ("#e0a526", "P"),
+    "keras": ("#d4739c", "p"),
     "numpy": ("#9aa3ab", "X"),
 }
 OTHER = ("#444444", "*")
@@ -50,21 +54,26 @@ def draw(document: dict, folder: str) -> list:
     """
     n_threads = max((run["n_threads"] for run in document["runs"]), default=0)
     runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
-    names = [c["name"] for c in document["contenders"]]
+    limited = [r for r in runs if r["limit"] and not r["name"].startswith("length-")]
+    additive = [r for r in limited if r["kind"] == "additive"]
     written = []
     for name, panel, chosen in (
         ("time_by_length", _lengths, [r for r in runs if r["title"].startswith("B1 H4 S")]),
-        ("share_of_limit", _shares, [r for r in runs if r["limit"] and _is_named(r)]),
+        ("share_of_limit", _shares, [r for r in limited if r not in additive]),
+        ("additive", _rates, additive),
         ("threads", _scaling, _scaled(document)),
     ):
         if chosen:
             written.append(Path(folder) / f"{name}.png")
-            _draw(document, panel, chosen, names, n_threads, written[-1])
+            _draw(document, panel, chosen, _names(document, chosen), n_threads, written[-1])
     return written
 
 
-def _is_named(run) -> bool:
-    return not run["name"].startswith("length-")
+def _names(document, chosen) -> list:
+    """The contenders that take part in these runs, or in these pairs of runs."""
+    runs = [run for pair in chosen for run in (pair if isinstance(pair, tuple) else [pair])]
+    present = {result["contender"] for run in runs for result in run["results"]}
+    return [c["name"] for c in document["contenders"] if c["name"] in present]
 
 
 def _draw(document, panel, runs, names, n_threads, path) -> None:
@@ -140,7 +149,7 @@ def _shares(axis, runs, names, n_threads) -> str:
     """Bars of the share of the limit."""
     groups = [
         (
-            f"{run['title']}\n{'multiply-adds' if run['kind'] == 'prefill' else 'memory read'}",
+            f"{run['title']}\n{LIMITS[run['kind']]['limit']}",
             {r["contender"]: r["share_of_limit"] for r in run["results"] if r["share_of_limit"]},
         )
         for run in runs
@@ -151,10 +160,22 @@ def _shares(axis, runs, names, n_threads) -> str:
     return f"Share of the machine's limit, measured in the same run, {_threads(n_threads)}"
 
 
+def _rates(axis, runs, names, n_threads) -> str:
+    """Bars of the rate."""
+    groups = [
+        (run["title"], {r["contender"]: r["rate"] / 1e9 for r in run["results"] if r["rate"]})
+        for run in runs
+    ]
+    _bars(axis, groups, names, three_digits)
+    axis.set_xlabel(UNITS["additive"], fontsize=8)
+    return f"Additive scores: values of tanh, {_threads(n_threads)}"
+
+
 def _scaled(document) -> list:
     """Workloads measured with the fewest and with the most threads, as pairs of runs.
 
-    Calls of a few microseconds are no matter for a second thread.
+    Calls of a few microseconds are no matter for a second thread; additive scores, which others
+    can do, have a picture of their own.
     """
     counts = {run["n_threads"] for run in document["runs"]}
     if len(counts) < 2:
@@ -163,7 +184,7 @@ def _scaled(document) -> list:
         {
             run["name"]: run
             for run in document["runs"]
-            if run["n_threads"] == n and run["kind"] != "call"
+            if run["n_threads"] == n and run["kind"] not in ("call", "additive")
         }
         for n in (min(counts), max(counts))
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One workload, all contenders: inputs, verdicts, rounds of one sample of each, and the limit.
+"""One workload, all contenders: inputs, verdicts, rounds of one sample of each, and the limits.
 
 Used by ``bench/peers.py``.  It starts no process (``bench/team.py`` does) and prints nothing; how
 turns are taken is in ``fastattn._cli.measure``, as for ``python -m fastattn bench``.
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import fastattn
-from fastattn._cli import facts, measure, oracle
+from fastattn._cli import ceilings, facts, measure, oracle
 
 from .team import Failed
 
@@ -26,18 +26,18 @@ class _NoCeiling:
     """Empties the caches as the memory limit does, where the extension that measures it is not."""
 
     def __init__(self):
-        self._buffer = np.ones(measure.READ_BYTES // 4, np.float32)
+        self._buffer = np.ones(ceilings.READ_BYTES // 4, np.float32)
 
     def sample(self):
         self._buffer.max()
 
 
-def _ceiling(workload, n_threads):
-    """The limit that the workload runs into, or what stands in for it."""
+def _ceilings(workload, n_threads) -> list:
+    """The limits that the workload may run into, or what stands in for them."""
     native, backend = facts.native(), fastattn.backends()[0]
-    if native is not None and workload.amount:
-        return measure.Ceiling(native, workload.kind, backend, n_threads)
-    return _NoCeiling() if workload.kind == "decode" else None
+    if native is not None:
+        return ceilings.ceilings(native, workload, backend, n_threads)
+    return [_NoCeiling()] if workload.kind == "decode" else []
 
 
 def run_workload(team, workload, seed, budget, on_round=None) -> dict:
@@ -56,7 +56,8 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
     Returns
     -------
     dict
-        One entry of ``runs`` in the JSON document; times in seconds, rates in flop/s or bytes/s.
+        One entry of ``runs`` in the JSON document; times in seconds, rates in flop/s, bytes/s or
+        tanh/s.
     """
     rng = np.random.default_rng([seed, 1])
     rows = measure.sample_rows(workload, rng)
@@ -65,19 +66,19 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
     del inputs
     results = {m.name: _prepare(m, workload, seed, rows, expected) for m in team.members}
     samplers = {m.name: m.sample for m in team.members if results[m.name]["status"] == "ok"}
-    times, limit = measure.take_turns(
+    times, limits = measure.take_turns(
         samplers,
-        _ceiling(workload, team.n_threads),
+        _ceilings(workload, team.n_threads),
         settle=team.settle,
         on_round=on_round,
         **budget,
     )
-    top = limit.max if limit.values else None
+    figures = measure.limit_figures(limits)
     for member in team.members:
         if member.failure:
             results[member.name].update(status="failed", reason=member.failure)
         elif member.name in times:
-            results[member.name].update(_figures(times[member.name], workload, top))
+            results[member.name].update(_figures(times[member.name], workload, figures))
     _compare(results)
     return {
         "name": workload.name,
@@ -85,13 +86,13 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
         "kind": workload.kind,
         "flops": workload.flops,
         "bytes": workload.bytes,
+        "tanhs": workload.tanhs,
         "n_queries": workload.n_queries,
         "n_rows": workload.n_rows,
         "n_rows_compared": math.prod(expected.lse.shape),
         "n_threads": team.n_threads,
         "n_rounds": max((len(samples.values) for samples in times.values()), default=0),
-        "limit": top,
-        "limit_median": limit.median if limit.values else None,
+        **figures,
         "results": list(results.values()),
     }
 
@@ -107,6 +108,7 @@ def _prepare(member, workload, seed, rows, expected) -> dict:
             "samples_s",
             "rate",
             "share_of_limit",
+            "share_of_divide_limit",
             "times_fastattn",
         )
         + ("peak_bytes", "max_error")
@@ -129,14 +131,14 @@ def _prepare(member, workload, seed, rows, expected) -> dict:
     return entry
 
 
-def _figures(samples, workload, top) -> dict:
+def _figures(samples, workload, limits) -> dict:
     rate = workload.amount and workload.amount / samples.min
     return {
         "min_s": samples.min,
         "median_s": samples.median,
         "samples_s": samples.values,
         "rate": rate,
-        "share_of_limit": rate / top if rate and top else None,
+        **measure.shares(rate, limits),
     }
 
 

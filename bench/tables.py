@@ -9,7 +9,13 @@ from __future__ import annotations
 import string
 
 from fastattn._cli import console
-from fastattn._cli.report import LIMITS, span, three_digits, times
+from fastattn._cli.report import (
+    ABOUT_ADDITIVE,
+    limit_spans,
+    share_text,
+    three_digits,
+    times,
+)
 from fastattn._cli.workloads import UNITS
 
 __all__ = ["best_peer", "markdown", "print_document"]
@@ -72,10 +78,14 @@ class Marks:
 
 
 def _tables(document, marks):
-    """Title, columns and rows of each table: an overview and the details per number of threads."""
-    for n_threads in dict.fromkeys(run["n_threads"] for run in document["runs"]):
-        runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
-        names = [c["name"] for c in document["contenders"]]
+    """Title, columns and rows of each table: an overview and the details per number of threads.
+
+    Dot products and additive scores have tables of their own: others can do them.
+    """
+    for n_threads, is_additive in dict.fromkeys(map(_group, document["runs"])):
+        runs = [run for run in document["runs"] if _group(run) == (n_threads, is_additive)]
+        about = _threads(n_threads) + ", additive scores" * is_additive
+        names = [result["contender"] for result in runs[0]["results"]]
         has_ours = "fastattn" in names
         columns = [
             "workload",
@@ -84,14 +94,18 @@ def _tables(document, marks):
             *(["best / fastattn", "fastattn / limit"] if has_ours else []),
         ]
         rows = [_overview(run, marks, has_ours) for run in runs]
-        yield f"{_threads(n_threads)}: shortest times", columns, rows
+        yield f"{about}: shortest times", columns, rows
         columns = ["workload", "<contender", "min / median", "rate", "rate / limit", "/ fastattn"]
         details = [_details(run, result) for run in runs for result in run["results"]]
         yield (
-            f"{_threads(n_threads)}: details",
+            f"{about}: details",
             [*columns, "memory", "error"],
             [row for row in details if row],
         )
+
+
+def _group(run) -> tuple:
+    return run["n_threads"], run["kind"] == "additive"
 
 
 def _threads(n) -> str:
@@ -106,17 +120,13 @@ def _overview(run, marks, has_ours) -> list:
     if has_ours:
         ours = next(r for r in run["results"] if r["contender"] == "fastattn")
         ratio = best and best["times_fastattn"]
-        line += [f"{three_digits(ratio)}x" if ratio else "", _share(ours)]
+        line += [f"{three_digits(ratio)}x" if ratio else "", share_text(ours)]
     return line
 
 
 def _short(result) -> str:
     words = {"cannot": "n/a", "wrong": "WRONG", "failed": "failed"}
     return words.get(result["status"]) or (times(result["min_s"]) if result["min_s"] else "")
-
-
-def _share(result) -> str:
-    return f"{result['share_of_limit']:.0%}" if result["share_of_limit"] else ""
 
 
 def _details(run, result) -> list | None:
@@ -133,7 +143,7 @@ def _details(run, result) -> list | None:
         result["contender"],
         times(result["min_s"], result["median_s"]) if timed else "",
         f"{three_digits(result['rate'] / 1e9)} {unit}" if result["rate"] else "",
-        _share(result),
+        share_text(result),
         f"{three_digits(ratio)}x" if ratio else "",
         f"{size / 2**20:.1f} MiB" if size is not None else "",
         ("not finite" if error is None else f"{error:.0e}") + wrong,
@@ -158,25 +168,25 @@ def _notes(document):
     )
     if "fastattn" in names:
         yield "Best / fastattn: ratio of the best peer's minimum and ours; above 1, we are faster."
-    found = {}
-    for run in runs:
-        if run["limit"]:
-            found.setdefault((run["kind"], run["n_threads"]), []).append(run["limit"] / 1e9)
-    if found:
-        said = ", ".join(
-            f"{LIMITS[kind]} {span(values)} {UNITS[kind]} ({_threads(n)})"
-            for (kind, n), values in found.items()
-        )
+    said = [
+        f"{spans} ({_threads(n)})"
+        for n in dict.fromkeys(run["n_threads"] for run in runs)
+        if (spans := limit_spans(run for run in runs if run["n_threads"] == n))
+    ]
+    if said:
         yield (
             "Limit: share of the most that this machine did between the same rounds, by fastattn's"
-            f" {document['backend']} code: {said}. A contender with wider vectors can exceed it."
+            f" {document['backend']} code: {'; '.join(said)}. A contender with wider vectors can"
+            " exceed it."
         )
     else:
         yield "No limit of the machine was measured: fastattn has no compiled extension here."
     yield (
         "Rates count what the result needs: 4 operations per channel and visible pair of row and"
-        " key (prefill), keys and values read once however many heads share them (decode)."
+        " key (prefill), keys and values read once however many heads share them (decode), values"
+        " of tanh (additive)."
     )
+    yield from _about_additive(document)
     if any(run["kind"] == "decode" for run in runs):
         yield (
             "Decode: one call per sample, its keys and values in no cache (512 MiB were read in"
@@ -203,3 +213,25 @@ def _notes(document):
         yield f"OPENBLAS_CORETYPE={document['openblas_coretype']} is set: it may slow NumPy."
     if (document["load_average"] or 0) > 0.5 * (document["n_cpus"] or 1):
         yield f"The machine was busy at the start: load {document['load_average']:.1f}."
+
+
+def _about_additive(document):
+    """What the reader has to know about the tables of additive scores, and who is in one only."""
+    titles = {c["name"]: c["title"] for c in document["contenders"]}
+    present = {True: set(), False: set()}
+    for run in document["runs"]:
+        present[run["kind"] == "additive"] |= {result["contender"] for result in run["results"]}
+    if not present[True]:
+        return
+    yield ABOUT_ADDITIVE
+    yield (
+        "Additive: one head, queries and keys projected beforehand for all, values as wide as the"
+        " hidden size U, caches warm."
+    )
+    for is_additive, says in (
+        (True, "In the additive tables only"),
+        (False, "In the other tables only, without an operator for additive scores"),
+    ):
+        only = present[is_additive] - present[not is_additive]
+        if only and present[not is_additive]:
+            yield f"{says}: {', '.join(titles[name] for name in titles if name in only)}."

@@ -159,6 +159,10 @@ class Team:
         self._contenders = contenders
         self.members = []
 
+    def is_for(self, contenders, n_threads) -> bool:
+        """Whether it is the team of just these."""
+        return self._contenders == contenders and self.n_threads == n_threads
+
     def __enter__(self):
         try:
             for contender in self._contenders:

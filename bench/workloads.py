@@ -11,10 +11,16 @@ import numpy as np
 
 from fastattn._cli.workloads import WORKLOADS, Workload, by_name
 
-__all__ = ["LENGTHS", "OPTIONS", "OPTION_SHAPE", "WORKLOADS", "Workload", "by_name"]
+__all__ = [
+    "ADDITIVE_FORMS", "ADDITIVE_OPTIONS", "ADDITIVE_SHAPE", "LENGTHS", "OPTIONS", "OPTION_SHAPE",
+    "WORKLOADS", "Workload", "by_name",
+]  # fmt: skip
 
 # Long enough for several tiles in both directions, short enough for NumPy.
 OPTION_SHAPE = Workload("options", "prefill", 1, 8, 8, 1024, 1024, 64)
+
+# The same for additive scores, which take NumPy longer.
+ADDITIVE_SHAPE = Workload("additive-options", "additive", 2, 1, 1, 256, 256, 128)
 
 # One shape at growing lengths, for a curve; the named workload s8192 continues it.
 LENGTHS = tuple(
@@ -44,3 +50,10 @@ OPTIONS = {
     "sinks": lambda rng, shape: {"sinks": np.zeros(shape.n_q_heads)},
     "lse": lambda rng, shape: {"return_lse": True},
 }
+
+# Those that additive attention has as well.
+ADDITIVE_OPTIONS = {n: make for n, make in OPTIONS.items() if n not in ("softcap", "alibi")}
+
+# How the kernel computes tanh depends on the largest number of a query and of a key (enum fa_reach
+# in csrc/kernels): name -> one number of every key, which decides it; 0 is below all the others.
+ADDITIVE_FORMS = {"near": 0.0, "clamped": 20.0, "direct": 60.0}

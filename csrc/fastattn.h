@@ -121,9 +121,11 @@ const char *fa_compiler(void);
 int fa_asserts_enabled(void);
 
 /* The machine's ceilings, for benchmarks.  fma: runs n_rounds of independent FMA chains on every
- * thread and returns the floating-point operations done (all threads); read: reads the buffer once,
- * split over the threads, and returns a sum of it.  The caller takes the time. */
+ * thread and returns the floating-point operations done (all threads); div: the same with divisions,
+ * returns how many; read: reads the buffer once, split over the threads, and returns a sum of it.
+ * The caller takes the time. */
 double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds);
+double fa_ceiling_div(const fa_exec *exec, int64_t n_rounds);
 double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats);
 
 /* Test hook: runs one vector operation of a backend over arrays: out[i] = op(a[i], b[i], c[i]).

@@ -78,6 +78,7 @@ cdef extern from "fastattn.h" nogil:
     const char *fa_compiler() noexcept
     int fa_asserts_enabled() noexcept
     double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds) noexcept
+    double fa_ceiling_div(const fa_exec *exec, int64_t n_rounds) noexcept
     double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats) noexcept
     int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
                  float *out, int64_t n) noexcept

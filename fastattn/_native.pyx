@@ -324,6 +324,15 @@ def ceiling_fma(str backend, int n_threads, int64_t n_rounds):
     return flops
 
 
+def ceiling_div(str backend, int n_threads, int64_t n_rounds):
+    """Run independent chains of divisions on every thread; return the number of divisions done."""
+    cdef fa_exec e = executor(backend, n_threads)
+    cdef double n_divisions
+    with nogil:
+        n_divisions = fa_ceiling_div(&e, n_rounds)
+    return n_divisions
+
+
 def ceiling_read(str backend, int n_threads, array):
     """Read a contiguous float32 vector once, split over the threads; return a sum of it."""
     cdef fa_exec e = executor(backend, n_threads)

@@ -25,6 +25,26 @@ class WrongFastAttn(Wrong):
     name = "fastattn"
 
 
+class WrongAdditive(contenders.NumPy):
+    """Right with dot products."""
+
+    name, title = "wrong-additive", "Wrong additive"
+
+    def prepare_additive(self, workload, inputs):
+        prepared = super().prepare_additive(workload, inputs)
+        return contenders.Prepared(lambda: prepared.call() + np.float32(1e-3))
+
+
+class AdditiveOnly(contenders.NumPy):
+    name, title = "additive-only", "Additive only"
+    prepare = contenders.Contender.prepare
+
+
+class DotOnly(contenders.NumPy):
+    name, title = "dot-only", "Dot only"
+    prepare_additive = contenders.Contender.prepare_additive
+
+
 class NaN(contenders.NumPy):
     name, title = "nan", "NaN"
 
@@ -79,3 +99,10 @@ class Dies(contenders.NumPy):
             return prepared.call()
 
         return contenders.Prepared(call)
+
+
+class TellsMode(contenders.Torch):
+    name, title = "tells-mode", "Tells mode"
+
+    def prepare(self, workload, inputs):
+        raise contenders.CannotDo(f"inference mode {self._torch.is_inference_mode_enabled()}")

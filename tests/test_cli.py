@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -19,7 +20,7 @@ import pytest
 
 import fastattn
 from fastattn.__main__ import main
-from fastattn._cli import bench, console, info, measure, workloads
+from fastattn._cli import bench, ceilings, console, info, workloads
 from fastattn._cli.workloads import Workload, by_name
 
 
@@ -112,12 +113,13 @@ def test_selftest_reports_an_exception_as_a_failure(capsys, monkeypatch):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """Workloads and measurements that take no time: tiny-prefill, tiny-decode, smallest."""
+    """Workloads and measurements that take no time, one of each kind."""
     prefill = Workload("tiny-prefill", "prefill", 1, 2, 2, 33, 33, 8)
     decode = Workload("tiny-decode", "decode", 1, 4, 2, 1, 65, 8)
-    monkeypatch.setattr(workloads, "WORKLOADS", (prefill, decode, by_name("smallest")))
-    monkeypatch.setattr(measure, "READ_BYTES", 2**20)
-    monkeypatch.setattr(measure, "CEILING_SECONDS", 1e-4)
+    additive = Workload("tiny-additive", "additive", 2, 1, 1, 9, 33, 8)
+    monkeypatch.setattr(workloads, "WORKLOADS", (prefill, decode, by_name("smallest"), additive))
+    monkeypatch.setattr(ceilings, "READ_BYTES", 2**20)
+    monkeypatch.setattr(ceilings, "SAMPLE_SECONDS", 1e-4)
     monkeypatch.setattr(bench, "QUICK", (0.0, 2, 2))
 
 
@@ -134,6 +136,8 @@ def test_bench_json_has_times_rates_and_the_verdict(capsys, backend, tiny):
         has_rate = result["kind"] != "call"
         assert (result["rate"] is not None) == has_rate
         assert (result["limit"] is not None) == (has_rate and backend != "numpy")
+        is_divided = result["kind"] == "additive" and backend != "numpy"
+        assert (result["share_of_divide_limit"] is not None) == is_divided
 
 
 def test_bench_prints_a_table_and_writes_the_same_as_json(capsys, tmp_path, tiny):
@@ -141,6 +145,16 @@ def test_bench_prints_a_table_and_writes_the_same_as_json(capsys, tmp_path, tiny
     assert main(["bench", "--quick", "--workload", "smallest", "--json", str(path)]) == 0
     assert "\nsmallest " in capsys.readouterr().out
     assert [w["name"] for w in json.loads(path.read_text())["workloads"]] == ["smallest"]
+
+
+def test_bench_prints_both_limits_of_additive_scores(capsys, backend, tiny):
+    arguments = ["bench", "--quick", "--workload", "tiny-additive", "--backend", backend]
+    assert main(arguments) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    has_limits = backend != "numpy"
+    assert " G tanh/s" in text
+    assert bool(re.search(r"\d% / \d+%", text)) == has_limits
+    assert bool(re.search(r"divide [\d. to]+ G tanh/s", text)) == has_limits
 
 
 def test_bench_uses_the_threads_asked_for(capsys, tiny):

@@ -15,7 +15,7 @@ import pytest
 
 from fastattn.__main__ import main as fastattn_main
 from fastattn._cli import bench as bench_command
-from fastattn._cli import facts, measure, workloads
+from fastattn._cli import ceilings, facts, measure, workloads
 from fastattn._cli.workloads import Workload, by_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +30,7 @@ from fake_contenders import (  # noqa: E402
     NoImport,
     Raises,
     Refuses,
+    TellsMode,
     Wrong,
     WrongFastAttn,
 )
@@ -39,7 +40,8 @@ from bench import contenders, peers, rounds, tables, team  # noqa: E402
 PREFILL = Workload("tiny-prefill", "prefill", 2, 3, 3, 17, 17, 8)
 CAUSAL = Workload("tiny-causal", "prefill", 1, 4, 2, 33, 33, 16, is_causal=True)
 DECODE = Workload("tiny-decode", "decode", 2, 6, 2, 1, 65, 8)
-TINY = (PREFILL, CAUSAL, DECODE)
+STEP = Workload("tiny-step", "additive", 3, 1, 1, 1, 21, 16, has_prepared_keys=True)
+TINY = (PREFILL, CAUSAL, DECODE, STEP)
 KNOWN = list(contenders.known())
 
 
@@ -48,8 +50,8 @@ def tiny(monkeypatch):
     """Workloads and limits that take no time."""
     monkeypatch.setattr(workloads, "WORKLOADS", TINY)
     monkeypatch.setattr(peers, "LENGTHS", (Workload("length-8", "prefill", 1, 4, 4, 8, 8, 64),))
-    monkeypatch.setattr(measure, "READ_BYTES", 2**20)
-    monkeypatch.setattr(measure, "CEILING_SECONDS", 1e-4)
+    monkeypatch.setattr(ceilings, "READ_BYTES", 2**20)
+    monkeypatch.setattr(ceilings, "SAMPLE_SECONDS", 1e-4)
     monkeypatch.setattr(peers, "QUICK", {"seconds": 0.0, "at_least": 2, "at_most": 2})
 
 
@@ -113,7 +115,7 @@ def test_a_wrong_fastattn_is_an_error(compare):
 def test_what_a_contender_cannot_do_is_said(compare, capsys):
     _, document = compare([contenders.FastAttn, Refuses])
     found = [by_contender(run)["refuses"]["status"] for run in document["runs"]]
-    assert found == ["ok", "cannot", "ok"]
+    assert found == ["ok", "cannot", "ok", "ok"]
     text = capsys.readouterr().out
     assert "n/a (a)" in text and "(a) Refuses: no such call: no causal mask." in text
 
@@ -172,9 +174,9 @@ def test_turns_are_taken_round_by_round():
         "a": lambda: events.append("a") or 1.0,
         "b": lambda: events.append("b"),  # None: it has failed
     }
-    times, limit = measure.take_turns(
+    times, (limit,) = measure.take_turns(
         samplers,
-        Limit(),
+        [Limit()],
         seconds=0.0,
         at_least=2,
         at_most=2,
@@ -221,10 +223,10 @@ def test_markdown_has_the_tables_and_the_notes(compare, tmp_path):
 def test_plots_are_drawn(compare, tmp_path):
     pytest.importorskip("matplotlib")
     folder = tmp_path / "new" / "pictures"
-    names = ["--threads", "1", "2", "--workload", "tiny-decode"]
+    names = ["--threads", "1", "2", "--workload", "tiny-decode", "--workload", "tiny-step"]
     compare([contenders.FastAttn, contenders.NumPy], "--plots", str(folder), *names)
     wanted = {"time_by_length.png", "threads.png"}
-    wanted |= {"share_of_limit.png"} if facts.native() else set()
+    wanted |= {"share_of_limit.png", "additive.png"} if facts.native() else set()
     assert {path.name for path in folder.iterdir()} == wanted
 
 
@@ -246,6 +248,13 @@ def test_bench_peers_says_where_it_is_to_be_found(monkeypatch, capsys):
     monkeypatch.setattr(bench_command, "import_module", not_found)
     assert fastattn_main(["bench", "--peers", "--quick"]) == 2
     assert "bench/peers.py of the source tree" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not contenders.Torch.is_installed(), reason="needs PyTorch")
+def test_pytorch_stays_in_inference_mode():
+    with team.Team([TellsMode], 1) as found:
+        run = rounds.run_workload(found, PREFILL, 0, {"seconds": 0, "at_least": 1, "at_most": 1})
+    assert run["results"][0]["reason"] == "inference mode True"
 
 
 @pytest.mark.parametrize("name", KNOWN)

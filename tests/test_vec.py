@@ -190,3 +190,11 @@ def test_quotients_are_within_2_5_ulp(probe, rng):
     zero = np.zeros_like(a)
     assert np.max(ulps(probe("add_quotient", a, b, zero), a / b.astype(np.float64))) <= 2.5
     np.testing.assert_array_equal(probe("add_quotient", zero, b, a), a)
+
+
+@pytest.mark.parametrize("name", native.backend_names())
+def test_ceilings_count_what_all_threads_do(name):
+    lanes = int(native.probe(name, "lanes", np.zeros(1, f32))[0])
+    assert native.ceiling_div(name, 1, 10) == 10 * 8 * lanes
+    for ceiling in (native.ceiling_fma, native.ceiling_div):
+        assert ceiling(name, 2, 10) == 2 * ceiling(name, 1, 10) > 0

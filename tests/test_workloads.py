@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 from pathlib import Path
 
 import check
+import check_additive
 import numpy as np
 import pytest
 
-from fastattn._cli import cases, measure, oracle
+from fastattn._cli import cases, ceilings, measure, oracle
 from fastattn._cli.workloads import WORKLOADS, Workload, by_name
 
 SMALL = Workload("small", "prefill", 2, 6, 3, 5, 7, 4)
@@ -40,6 +42,24 @@ def test_flops_of_causal_count_visible_pairs_only(n_queries):
 
 def test_bytes_count_key_and_value_once_per_kv_head():
     assert SMALL.bytes == 2 * (2 * 3 * 7 * 4) * 4
+
+
+def test_tanhs_count_every_hidden_channel_of_a_visible_pair():
+    additive = dataclasses.replace(SMALL, kind="additive")
+    assert (additive.tanhs, additive.amount) == (2 * 6 * 5 * 7 * 4,) * 2
+    assert additive.flops == 2 * (2 * 6 * 5 * 7 * 4)  # the sum of the values only
+    causal = dataclasses.replace(additive, is_causal=True)
+    assert causal.tanhs == 2 * 6 * 4 * sum(j <= i for i in range(5) for j in range(7))
+    assert SMALL.tanhs == 0
+
+
+def test_additive_inputs_are_the_others_and_a_vector():
+    additive = dataclasses.replace(SMALL, kind="additive")
+    inputs, others = (w.make(np.random.default_rng(5)) for w in (additive, SMALL))
+    vector = inputs.pop("attention_v")
+    assert vector.shape == (4,) and vector.dtype == np.float32
+    for name, array in inputs.items():
+        check.assert_bits_equal(array, others[name])
 
 
 def test_inputs_have_the_shapes_and_repeat_with_the_seed():
@@ -79,6 +99,52 @@ def test_accuracy_compares_a_sample_of_rows_of_a_large_workload(monkeypatch, bac
     assert found.n_rows == 2 * 6 * 4
     out[:, :, -1] += 1
     assert not measure.accuracy(workload, inputs, out, np.random.default_rng(0)).is_correct
+
+
+@pytest.mark.parametrize("has_prepared_keys", [False, True])
+def test_accuracy_of_an_additive_workload(monkeypatch, backend, has_prepared_keys):
+    monkeypatch.setattr(measure, "ORACLE_TANHS", 1)
+    workload = dataclasses.replace(
+        SMALL, kind="additive", n_queries=9, has_prepared_keys=has_prepared_keys
+    )
+    inputs = workload.make(np.random.default_rng(0))
+    out = measure.caller(workload, inputs)()
+    found = measure.accuracy(workload, inputs, out, np.random.default_rng(0))
+    assert found.is_correct and found.max_error < 1e-5
+    assert found.n_rows == 2 * 6 * 4
+    out[:, :, -1] += 1e-3
+    assert not measure.accuracy(workload, inputs, out, np.random.default_rng(0)).is_correct
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_two_independent_additive_oracles_agree(rng, is_causal):
+    query, key, value = (rng.standard_normal((2, 3, n, 6)) for n in (5, 7, 7))
+    vector = 3 * rng.standard_normal(6)
+    mine = oracle.attention(
+        query, key, value, attention_v=vector, is_causal=is_causal, want_weights=True
+    )
+    other = check_additive.expected_additive(query, key, value, vector, is_causal=is_causal)
+    for what in ("out", "lse", "weights"):
+        wanted = np.asarray(getattr(other, what), dtype=np.float64)
+        assert oracle.compare(wanted, mine, what).error <= 1
+
+
+class FakeNative:
+    """Limits as round numbers: what is done in one second."""
+
+    ceiling_fma = staticmethod(lambda *arguments: 800.0)
+    ceiling_div = staticmethod(lambda *arguments: 30.0)
+
+
+def test_limits_of_additive_workloads_are_in_values_of_tanh(monkeypatch):
+    """4 multiply-adds, 8 operations, and half a division each."""
+    clock = itertools.count()
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(clock))
+    found = [
+        [limit.sample() for limit in ceilings.ceilings(FakeNative, workload, "avx2", 1)]
+        for workload in (SMALL, dataclasses.replace(SMALL, kind="additive"), by_name("smallest"))
+    ]
+    assert found == [[800.0], [100.0, 60.0], []]
 
 
 @pytest.mark.parametrize("number", range(40))

@@ -46,6 +46,7 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .careful_keys = FA_NAME(careful_keys),
     .careful_finish = FA_NAME(careful_finish),
     .ceiling_fma = FA_NAME(ceiling_fma),
+    .ceiling_div = FA_NAME(ceiling_div),
     .ceiling_read = FA_NAME(ceiling_read),
     .probe = FA_NAME(probe),
 };

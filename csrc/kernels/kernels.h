@@ -194,6 +194,7 @@ typedef struct fa_kernels {
 
     /* For benchmarks and tests: see fastattn.h. */
     double (*ceiling_fma)(int64_t n_rounds);
+    double (*ceiling_div)(int64_t n_rounds);
     double (*ceiling_read)(const float *data, int64_t n);
     int (*probe)(const char *op, const float *a, const float *b, const float *c, float *out,
                  int64_t n);

@@ -59,6 +59,12 @@ static void fma_task(void *ctx, int64_t i, fa_worker *worker) {
     c->result[i] = c->kernels->ceiling_fma(c->n_rounds);
 }
 
+static void div_task(void *ctx, int64_t i, fa_worker *worker) {
+    ceiling *c = ctx;
+    (void)worker;
+    c->result[i] = c->kernels->ceiling_div(c->n_rounds);
+}
+
 static void read_task(void *ctx, int64_t i, fa_worker *worker) {
     ceiling *c = ctx;
     int64_t part = fa_ceil_div(c->n_floats, c->n_parts);
@@ -80,6 +86,11 @@ static double run_ceiling(const fa_exec *exec, ceiling *c, fa_task_fn task) {
 double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds) {
     ceiling c = {.n_rounds = n_rounds};
     return run_ceiling(exec, &c, fma_task);
+}
+
+double fa_ceiling_div(const fa_exec *exec, int64_t n_rounds) {
+    ceiling c = {.n_rounds = n_rounds};
+    return run_ceiling(exec, &c, div_task);
 }
 
 double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats) {

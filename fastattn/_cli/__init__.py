@@ -7,7 +7,8 @@ here computes attention for users.
 =============  =====================================================================================
 ``info``       what runs here, how it was chosen, and what is missing
 ``selftest``   random calls on every backend against float64: ``cases`` and ``oracle``
-``bench``      the named ``workloads`` beside NumPy and limits: ``measure``, ``report``, ``plot``
+``bench``      the named ``workloads`` beside NumPy and limits: ``measure``, ``ceilings``,
+               ``report``, ``plot``
 ``facts``      what the commands have to know about this installation, and their usage errors
 ``console``    tables, notes and progress bars, with or without rich
 =============  =====================================================================================

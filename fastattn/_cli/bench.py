@@ -18,7 +18,7 @@ import numpy as np
 
 import fastattn
 
-from . import console, facts, measure, report, workloads
+from . import ceilings, console, facts, measure, report, workloads
 
 __all__ = ["add_arguments", "choose", "run"]
 
@@ -137,21 +137,19 @@ def _describe_run(backend, n_threads, args) -> dict:
 
 
 def _measure(workload, backend, n_threads, args, show) -> dict:
-    """Measure one workload; times in seconds, rates in flop/s or bytes/s."""
+    """Measure one workload; times in seconds, rates in flop/s, bytes/s or tanh/s."""
     rng = np.random.default_rng(args.seed)
     inputs = workload.make(rng)
     call = measure.caller(workload, inputs)
     with fastattn.use_backend(backend):
         accuracy = measure.accuracy(workload, inputs, call(), rng)
     native = facts.native()
-    ceiling = None
-    if native is not None and backend != "numpy" and workload.amount:
-        ceiling = measure.Ceiling(native, workload.kind, backend, n_threads)
+    has_limits = native is not None and backend != "numpy"
     seconds, at_least, at_most = QUICK if args.quick else FULL
-    times, limit = measure.rounds(
+    times, limits = measure.rounds(
         call,
         list(dict.fromkeys([backend, "numpy"])),
-        ceiling,
+        ceilings.ceilings(native, workload, backend, n_threads) if has_limits else [],
         seconds=seconds,
         at_least=at_least,
         at_most=at_most,
@@ -160,12 +158,14 @@ def _measure(workload, backend, n_threads, args, show) -> dict:
     ours, numpy = times[backend], times["numpy"]
     amount = workload.amount
     rate = amount and amount / ours.min
+    figures = measure.limit_figures(limits)
     return {
         "name": workload.name,
         "title": workload.title,
         "kind": workload.kind,
         "flops": workload.flops,
         "bytes": workload.bytes,
+        "tanhs": workload.tanhs,
         "n_rounds": len(ours.values),
         "min_s": ours.min,
         "median_s": ours.median,
@@ -175,9 +175,8 @@ def _measure(workload, backend, n_threads, args, show) -> dict:
         "speed_up_of_medians": numpy.median / ours.median,
         "rate": rate,
         "numpy_rate": amount and amount / numpy.min,
-        "limit": limit.max if limit.values else None,
-        "limit_median": limit.median if limit.values else None,
-        "share_of_limit": rate / limit.max if limit.values else None,
+        **figures,
+        **measure.shares(rate, figures),
         "max_error": accuracy.max_error,
         "is_correct": accuracy.is_correct,
         "n_rows": workload.n_rows,

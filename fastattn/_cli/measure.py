@@ -5,13 +5,14 @@ Used by `bench` and by the suites under ``bench/`` of the source tree.  It print
 time never decides whether anything passes.
 
 Machines are shared and change their clock: only numbers of the same few seconds compare.  So each
-round takes one sample of every contender and of the limit that the workload runs into, and a claim
+round takes one sample of every contender and of the limits that the workload runs into, and a claim
 is a ratio of minima (or medians) over the same rounds.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -23,15 +24,14 @@ import fastattn
 from . import oracle
 
 __all__ = [
-    "Accuracy", "Ceiling", "Samples", "accuracy", "caller", "judge", "repeats", "rounds",
-    "sample_rows", "take_turns",
+    "Accuracy", "Samples", "accuracy", "caller", "judge", "limit_figures", "repeats", "rounds",
+    "sample_rows", "shares", "take_turns",
 ]  # fmt: skip
 
 SAMPLE_SECONDS = 1e-3  # shorter calls are repeated until a sample takes this long
 SETTLE_SECONDS = 0.15  # a BLAS keeps its threads spinning after a call, on the cores of who is next
-CEILING_SECONDS = 10e-3  # length of one sample of the arithmetic limit
-READ_BYTES = 512 * 2**20  # more than any cache, so that reading it is reading memory
-ORACLE_PRODUCTS = 250_000_000  # rows x keys x channels compared with float64, about half a second
+# Rows x keys x channels compared with float64, about half a second: products, and values of tanh.
+ORACLE_PRODUCTS, ORACLE_TANHS = 250_000_000, 25_000_000
 
 
 @dataclass
@@ -58,49 +58,13 @@ class Samples:
         return statistics.median(self.values)
 
 
-class Ceiling:
-    """A limit of the machine, measured with code of the extension.
-
-    Parameters
-    ----------
-    native : module
-        The compiled extension.
-    kind : {"prefill", "decode"}
-        Multiply-adds on every thread, or reading memory.
-    backend : str
-        Whose vectors to use.
-    n_threads : int
-    """
-
-    def __init__(self, native, kind, backend, n_threads):
-        self._native, self._backend, self._n_threads = native, backend, n_threads
-        self._kind = kind
-        self._n_rounds = 1000
-        if kind == "decode":
-            # Ones, not zeros: untouched pages of zeros are all one page, which stays in the cache.
-            self._buffer = np.ones(READ_BYTES // 4, np.float32)
-        while kind == "prefill" and self._timed()[1] < CEILING_SECONDS:
-            self._n_rounds *= 2
-
-    def _timed(self):
-        """Amount done (operations or bytes) and the seconds it took."""
-        start = time.perf_counter()
-        if self._kind == "decode":
-            self._native.ceiling_read(self._backend, self._n_threads, self._buffer)
-            amount = self._buffer.nbytes
-        else:
-            amount = self._native.ceiling_fma(self._backend, self._n_threads, self._n_rounds)
-        return amount, time.perf_counter() - start
-
-    def sample(self) -> float:
-        """Measure once: flop/s or bytes/s."""
-        amount, seconds = self._timed()
-        return amount / seconds
-
-
 def caller(workload, inputs):
     """The workload as a function without arguments, for whatever backend is current."""
     attention, options = fastattn.scaled_dot_product_attention, workload.options
+    if workload.is_additive:
+        attention = fastattn.additive_attention
+    if workload.has_prepared_keys:
+        inputs = inputs | {"key": fastattn.prepare_additive_keys(inputs["key"])}
 
     def call():
         return attention(**inputs, **options)
@@ -108,8 +72,8 @@ def caller(workload, inputs):
     return call
 
 
-def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None):
-    """Sample the call on each of the backends, and the limit before each of them, in turn.
+def rounds(call, backends, ceilings, *, seconds, at_least, at_most, on_round=None):
+    """Sample the call on each of the backends, and the limits before each of them, in turn.
 
     Measuring the memory limit reads a large buffer, which empties the caches: that is the state in
     which a decoding step finds them.
@@ -118,7 +82,7 @@ def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None
     ----------
     call : callable
     backends : list of str
-    ceiling : Ceiling or None
+    ceilings : list of Ceiling
     seconds : float
         When to stop; the first `at_least` rounds are taken whatever they cost.
     at_least, at_most : int
@@ -130,15 +94,15 @@ def rounds(call, backends, ceiling, *, seconds, at_least, at_most, on_round=None
     -------
     times : dict of str to Samples
         Seconds per call.
-    limit : Samples
-        Units per second; empty without a `ceiling`.
+    limits : list of Samples
+        Units per second, of each of the `ceilings`.
     """
     samplers = {}
     for name in backends:
         sample = functools.partial(_sample, call, name)
         samplers[name] = functools.partial(sample, repeats(sample))
     return take_turns(
-        samplers, ceiling, seconds=seconds, at_least=at_least, at_most=at_most, on_round=on_round
+        samplers, ceilings, seconds=seconds, at_least=at_least, at_most=at_most, on_round=on_round
     )
 
 
@@ -147,15 +111,15 @@ def _settle() -> None:
     time.sleep(SETTLE_SECONDS)
 
 
-def take_turns(samplers, ceiling, *, seconds, at_least, at_most, settle=_settle, on_round=None):
-    """Take one sample of each contender, and of the limit before it, round by round.
+def take_turns(samplers, ceilings, *, seconds, at_least, at_most, settle=_settle, on_round=None):
+    """Take one sample of each contender, and of the limits before it, round by round.
 
     Parameters
     ----------
     samplers : dict of str to callable
         Each returns the seconds per call of one sample; None where there is nothing to add.
-    ceiling : Ceiling or None
-        A limit whose sample is None is not added either.
+    ceilings : list of Ceiling
+        A sample that is None is not added either.
     seconds, at_least, at_most, on_round
         As for :func:`rounds`.
     settle : callable
@@ -163,10 +127,11 @@ def take_turns(samplers, ceiling, *, seconds, at_least, at_most, settle=_settle,
 
     Returns
     -------
-    times, limit
+    times, limits
         As for :func:`rounds`.
     """
-    times, limit = {name: Samples() for name in samplers}, Samples()
+    times = {name: Samples() for name in samplers}
+    limits = [Samples() for _ in ceilings]
     start = time.perf_counter()
     for done in range(at_most):
         elapsed = time.perf_counter() - start
@@ -174,11 +139,33 @@ def take_turns(samplers, ceiling, *, seconds, at_least, at_most, settle=_settle,
             break
         for name, sample in samplers.items():
             settle()
-            limit.add(ceiling and ceiling.sample())
+            for ceiling, samples in zip(ceilings, limits):
+                samples.add(ceiling.sample())
             times[name].add(sample())
         if on_round is not None:
             on_round(done + 1)
-    return times, limit
+    return times, limits
+
+
+def limit_figures(limits) -> dict:
+    """What a JSON document says about the limits: the most that the machine did, and the median.
+
+    The main limit is ``limit``; the other one, of additive workloads, ``divide_limit``.
+    """
+    found = {}
+    for name, samples in itertools.zip_longest(("limit", "divide_limit"), limits):
+        is_there = samples is not None and samples.values
+        found[name] = samples.max if is_there else None
+        found[f"{name}_median"] = samples.median if is_there else None
+    return found
+
+
+def shares(rate, figures) -> dict:
+    """A rate as shares of the limits in `figures`, from `limit_figures`; None where it has none."""
+    return {
+        f"share_of_{name}": rate / figures[name] if rate and figures[name] else None
+        for name in ("limit", "divide_limit")
+    }
 
 
 def _sample(call, backend, n_calls) -> float:
@@ -225,7 +212,8 @@ def accuracy(workload, inputs, out, rng) -> Accuracy:
 def sample_rows(workload, rng) -> np.ndarray:
     """The query rows to compare: all, or the first, the last and some of the others."""
     per_row = workload.batch * workload.n_q_heads * workload.n_keys * workload.head_size
-    n_rows = min(workload.n_queries, max(4, ORACLE_PRODUCTS // per_row))
+    budget = ORACLE_TANHS if workload.is_additive else ORACLE_PRODUCTS
+    n_rows = min(workload.n_queries, max(4, budget // per_row))
     if n_rows == workload.n_queries:
         return np.arange(n_rows)
     inner = 1 + rng.permutation(workload.n_queries - 2)[: n_rows - 2]

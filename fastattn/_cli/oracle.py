@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Scaled dot-product attention in float64, one (batch entry, head) at a time, and what may differ.
+"""Attention in float64, one (batch entry, head) at a time, and what may differ.
 
 Used by `selftest` and `bench` to judge every backend, the NumPy reference included.
 It shares no code with the package's own computing or checking, and makes no attempt to be fast.
@@ -47,12 +47,14 @@ class Difference(NamedTuple):
 def attention(
     query, key, value, attn_mask=None, *, bias=None, is_causal=False, scale=None, q_offset=0,
     kv_lengths=None, window=None, softcap=0.0, alibi_slopes=None, sinks=None, layout="bhsd",
-    rows=None, want_weights=False,
+    attention_v=None, rows=None, want_weights=False,
 ) -> Expected:  # fmt: skip
-    """Compute attention from the formula; the arguments are those of the public function.
+    """Compute attention from the formula; the arguments are those of the public functions.
 
     Parameters
     ----------
+    attention_v : array (hidden,), optional
+        Scores are additive, of projected queries and keys.
     rows : array of int, optional
         Compute these query rows only (of every batch entry and head).
     want_weights : bool
@@ -93,7 +95,10 @@ def attention(
         if is_causal:
             allowed = allowed & (distance >= 0)
         with np.errstate(all="ignore"):  # hidden data may hold anything
-            score, size = scale * (q @ k.T), abs(scale) * (np.abs(q) @ np.abs(k).T)
+            if attention_v is None:
+                score, size = scale * (q @ k.T), abs(scale) * (np.abs(q) @ np.abs(k).T)
+            else:
+                score, size = _additive(q, k, attention_v)
             if softcap:
                 score = softcap * np.tanh(score / softcap)
             added = [-float(slopes[entry]) * np.abs(distance)]
@@ -107,6 +112,16 @@ def attention(
         sink = -np.inf if sinks is None else float(sinks[head])
         _softmax_row(expected, entry, score, size, allowed, v, sink)
     return expected
+
+
+def _additive(q, k, vector):
+    """Additive scores (rows, keys) and what bounds ``sum of |terms|``, as no tanh is beyond 1.
+
+    One row at a time: ``keys x hidden`` values of tanh in memory.
+    """
+    vector = vector.astype(np.float64)
+    score = np.array([np.tanh(row + k) @ vector for row in q]).reshape(len(q), len(k))
+    return score, np.full(score.shape, np.abs(vector).sum())
 
 
 def _softmax_row(expected, entry, score, size, allowed, v, sink) -> None:

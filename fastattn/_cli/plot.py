@@ -14,7 +14,11 @@ from . import facts
 __all__ = ["check", "draw"]
 
 OURS, THEIRS, LIMIT = "#1b6ca8", "#b8bfc6", "#222222"
-PANELS = {"prefill": "GFLOP/s (only what the result needs)", "decode": "GB/s of keys and values"}
+PANELS = {
+    "prefill": "GFLOP/s (only what the result needs)",
+    "decode": "GB/s of keys and values",
+    "additive": "G tanh/s (limit: of multiply-adds)",
+}
 LABELS = ("fastattn", "NumPy", "limit of the machine")
 
 

@@ -11,9 +11,22 @@ import math
 from . import console, facts, workloads
 from .workloads import UNITS
 
-__all__ = ["LIMITS", "print_list", "print_report", "span", "three_digits", "times"]
+__all__ = [
+    "ABOUT_ADDITIVE", "LIMITS", "limit_spans", "print_list", "print_report", "share_text", "span",
+    "three_digits", "times",
+]  # fmt: skip
 
-LIMITS = {"prefill": "multiply-add", "decode": "memory read"}
+# What the limits of a kind are called, by their names in the JSON document.
+LIMITS = {
+    "prefill": {"limit": "multiply-add"},
+    "decode": {"limit": "memory read"},
+    "additive": {"limit": "multiply-add", "divide_limit": "divide"},
+}
+ABOUT_ADDITIVE = (
+    "Additive: two limits, in values of tanh, by fastattn's own way to compute them: multiply-adds,"
+    " 4 for each tanh (3 of the score, 1 of the output), and divisions, one for two tanh. A kernel"
+    " that estimates reciprocals instead, as fastattn's do on x86, can exceed the second."
+)
 
 
 def print_list() -> None:
@@ -23,6 +36,7 @@ def print_list() -> None:
         needs = {
             "prefill": f"{three_digits(workload.flops / 1e9)} GFLOP",
             "decode": f"{three_digits(workload.bytes / 1e6)} MB",
+            "additive": f"{three_digits(workload.tanhs / 1e9)} G tanh",
         }.get(workload.kind, "")
         quick = "yes" if workload.quick else ""
         rows.append([workload.name, workload.title, workload.kind, needs, quick])
@@ -46,14 +60,13 @@ def print_report(document: dict) -> None:
 def _cells(result, is_alone) -> dict:
     """The cells of one workload by column; `is_alone`: only NumPy was measured."""
     unit = UNITS.get(result["kind"], "").replace("GFLOP", "GF")
-    share = result["share_of_limit"]
     return {
         "workload": result["name"],
         "fastattn": "" if is_alone else times(result["min_s"], result["median_s"]),
         "numpy": times(result["numpy_min_s"], result["numpy_median_s"]),
         "faster": "" if is_alone else f"{three_digits(result['speed_up'])}x",
         "rate": f"{three_digits(result['rate'] / 1e9)} {unit}" if result["rate"] else "",
-        "limit": f"{share:.0%}" if share else "",
+        "limit": share_text(result),
         "error": f"{result['max_error']:.0e}" + ("" if result["is_correct"] else " WRONG"),
     }
 
@@ -64,16 +77,14 @@ def _notes(document):
     is_alone = document["backend"] == "numpy"
     faster = "" if is_alone else " Faster: ratio of the minima."
     yield f"Times: minimum / median of the rounds, taken in turns.{faster}"
-    measured = {}
-    for result in results:
-        if result["limit"]:
-            measured.setdefault(result["kind"], []).append(result["limit"] / 1e9)
+    measured = limit_spans(results)
     if measured:
-        found = [f"{LIMITS[kind]} {span(v)} {UNITS[kind]}" for kind, v in measured.items()]
-        yield f"Limit: share of what this machine did between the same rounds: {', '.join(found)}."
+        yield f"Limit: share of what this machine did between the same rounds: {measured}."
     elif is_alone:
         problem = facts.native_problem() or "it was not asked for"
         yield f"Only the NumPy backend was measured, and no limit of the machine: {problem}."
+    if any(result["divide_limit"] for result in results):
+        yield ABOUT_ADDITIVE
     sampled = [r["name"] for r in results if r["n_rows_compared"] < r["n_rows"]]
     some = f" (a sample of the rows of {', '.join(sampled)})" if sampled else ""
     yield f"Error: largest difference from float64{some}."
@@ -86,6 +97,24 @@ def _notes(document):
         yield "--threads does not bind NumPy, whose BLAS counts its own (OPENBLAS_NUM_THREADS)."
     if (document["load_average"] or 0) > 0.5 * (document["n_cpus"] or 1):
         yield f"The machine was busy at the start: load {document['load_average']:.1f}."
+
+
+def limit_spans(results) -> str:
+    """The limits that were measured, such as ``"multiply-add 340 to 382 GFLOP/s"``, if any."""
+    measured = {}
+    for result in results:
+        for key, name in LIMITS.get(result["kind"], {}).items():
+            if result[key]:
+                measured.setdefault((name, result["kind"]), []).append(result[key] / 1e9)
+    return ", ".join(
+        f"{name} {span(values)} {UNITS[kind]}" for (name, kind), values in measured.items()
+    )
+
+
+def share_text(result) -> str:
+    """The shares of the limits; empty where there is none."""
+    shares = (result["share_of_limit"], result["share_of_divide_limit"])
+    return " / ".join(f"{share:.0%}" for share in shares if share)
 
 
 def times(*seconds) -> str:

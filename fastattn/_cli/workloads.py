@@ -17,28 +17,33 @@ import numpy as np
 __all__ = ["UNITS", "WORKLOADS", "Workload", "by_name"]
 
 # The unit of a kind's rate; a kind without one has a time only.
-UNITS = {"prefill": "GFLOP/s", "decode": "GB/s"}
+UNITS = {"prefill": "GFLOP/s", "decode": "GB/s", "additive": "G tanh/s"}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One named call of :func:`fastattn.scaled_dot_product_attention`.
+    """One named call of :func:`fastattn.scaled_dot_product_attention` or, of the kind
+    ``"additive"``, of :func:`fastattn.additive_attention` with projected queries and keys.
 
     Parameters
     ----------
     name : str
         What a user types; unique.
-    kind : {"prefill", "decode", "call"}
-        Which limit it runs into: arithmetic, memory bandwidth, or the cost of a call.
+    kind : {"prefill", "decode", "call", "additive"}
+        Which limit it runs into: arithmetic, memory bandwidth, the cost of a call, or the
+        arithmetic of additive scores.
     batch, n_q_heads, n_kv_heads, n_queries, n_keys, head_size : int
         Query is ``(batch, n_q_heads, n_queries, head_size)``; key and value are
-        ``(batch, n_kv_heads, n_keys, head_size)``.
+        ``(batch, n_kv_heads, n_keys, head_size)``.  Additive: `head_size` is the hidden size.
     is_causal : bool
         Whether row ``i`` sees the keys ``0 .. i`` only.
     quick : bool
         Whether a quick run includes it.
     dtype : str
         Name of the NumPy dtype of the inputs.
+    has_prepared_keys : bool
+        Whether the keys are known long before the call: a decoder's, the same at every step.
+        Additive only.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Workload:
     is_causal: bool = False
     quick: bool = True
     dtype: str = "float32"
+    has_prepared_keys: bool = False
 
     @property
     def title(self) -> str:
@@ -62,8 +68,14 @@ class Workload:
         length = f"S{self.n_keys}"
         if self.n_queries != self.n_keys:
             length = f"Sq{self.n_queries} Sk{self.n_keys}"
-        causal = " causal" if self.is_causal else ""
-        return f"B{self.batch} {heads} {length} D{self.head_size}{causal}"
+        size = f"{'U' if self.is_additive else 'D'}{self.head_size}"
+        ends = " causal" * self.is_causal + ", keys prepared" * self.has_prepared_keys
+        return f"B{self.batch} {heads} {length} {size}{ends}"
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether its scores are additive, not dot products."""
+        return self.kind == "additive"
 
     @property
     def options(self) -> dict:
@@ -77,16 +89,27 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations that the result needs.
+        """Floating-point operations that the products need.
 
-        Two products, each a multiplication and an addition for every (row, visible key, channel).
+        Two products, each a multiplication and an addition for every (row, visible key, channel);
+        an additive workload has the second only.
         What a causal mask hides is not counted: it is work only for a kernel that fails to skip it.
         """
+        return (2 if self.is_additive else 4) * self._n_visible * self.head_size
+
+    @property
+    def tanhs(self) -> int:
+        """Values of tanh that additive scores are sums of; 0 of other workloads."""
+        return self._n_visible * self.head_size if self.is_additive else 0
+
+    @property
+    def _n_visible(self) -> int:
+        """Pairs of a row and a key that it sees, of all heads."""
         if self.is_causal:
             n_seen = sum(min(row + 1, self.n_keys) for row in range(self.n_queries))
         else:
             n_seen = self.n_queries * self.n_keys
-        return 4 * self.batch * self.n_q_heads * n_seen * self.head_size
+        return self.batch * self.n_q_heads * n_seen
 
     @property
     def bytes(self) -> int:
@@ -96,8 +119,10 @@ class Workload:
 
     @property
     def amount(self) -> int | None:
-        """What its rate counts: :attr:`flops` or :attr:`bytes`; None where only time matters."""
-        return {"prefill": self.flops, "decode": self.bytes}.get(self.kind)
+        """What its rate counts: :attr:`flops`, :attr:`bytes` or :attr:`tanhs`, by its kind; None
+        where only time matters."""
+        amounts = {"prefill": self.flops, "decode": self.bytes, "additive": self.tanhs}
+        return amounts.get(self.kind)
 
     def make(self, rng: np.random.Generator) -> dict:
         """Draw standard normal inputs.
@@ -105,15 +130,21 @@ class Workload:
         Returns
         -------
         dict
-            ``query``, ``key`` and ``value``: C-contiguous arrays of `dtype`.
+            ``query``, ``key`` and ``value``: C-contiguous arrays of `dtype`.  Additive: also
+            ``attention_v`` of ``(head_size,)``, so small that scores are of order 1.
         """
         query = (self.batch, self.n_q_heads, self.n_queries, self.head_size)
         key = (self.batch, self.n_kv_heads, self.n_keys, self.head_size)
         shapes = {"query": query, "key": key, "value": key}
-        return {
+        if self.is_additive:
+            shapes["attention_v"] = (self.head_size,)
+        inputs = {
             name: rng.standard_normal(shape, dtype=np.float32).astype(self.dtype, copy=False)
             for name, shape in shapes.items()
         }
+        if self.is_additive:
+            inputs["attention_v"] /= np.sqrt(self.head_size).astype(self.dtype)
+        return inputs
 
 
 WORKLOADS = (
@@ -126,6 +157,9 @@ WORKLOADS = (
     Workload("decode-b1", "decode", 1, 32, 8, 1, 4096, 128),
     Workload("decode-b8", "decode", 8, 32, 8, 1, 2048, 128, quick=False),
     Workload("smallest", "call", 1, 1, 1, 1, 1, 64),
+    Workload("additive-b8", "additive", 8, 1, 1, 120, 128, 512),
+    Workload("additive-b4", "additive", 4, 1, 1, 504, 512, 128, quick=False),
+    Workload("additive-step", "additive", 64, 1, 1, 1, 50, 512, has_prepared_keys=True),
 )
 
 
