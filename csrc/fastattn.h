@@ -95,6 +95,18 @@ int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size);
 int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,
                      int64_t u_size, void *packed);
 
+/* out = rows @ weight: each element one chain of multiply-adds, so that its bits do not depend on how
+ * many rows there are.  out overlaps nothing; size and n_cols fit an int. */
+typedef struct fa_product_desc {
+    fa_exec exec;
+    const float *rows; /* (n_rows, size), row_stride apart */
+    int64_t row_stride, n_rows, size;
+    const float *weight; /* C-contiguous (size, n_cols) */
+    int64_t n_cols;
+    float *out; /* C-contiguous (n_rows, n_cols) */
+} fa_product_desc;
+int fa_product(const fa_product_desc *desc);
+
 /* How a call would be cut, for tests and show_config: sizes only, data pointers are not read. */
 typedef struct fa_sdpa_plan_info {
     int is_decode;

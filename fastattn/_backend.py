@@ -231,6 +231,16 @@ def additive(call: AdditiveCall) -> None:
         _reference_additive.additive(call)
 
 
+def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:
+    """Write ``rows @ weight`` of float32 matrices to compact memory, with bits that do not depend
+    on how many rows there are. False, and nothing is done, where nothing is compiled for that."""
+    name = get_backend()
+    if _native is None or name == "numpy":
+        return False
+    _native.product(rows, weight, out, name, _threads.get_num_threads())
+    return True
+
+
 def sdpa_plain(query: Any, key: Any, value: Any, is_causal: Any, scale: Any) -> np.ndarray | None:
     """Check and compute a call without options in one compiled step, or return None."""
     name = get_backend()

@@ -64,7 +64,16 @@ cdef extern from "fastattn.h" nogil:
         int row_block, key_tile
         int64_t scratch_bytes
 
+    ctypedef struct fa_product_desc:
+        fa_exec exec "exec"
+        const float *rows
+        int64_t row_stride, n_rows, size
+        const float *weight
+        int64_t n_cols
+        float *out
+
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
+    int fa_product(const fa_product_desc *desc) noexcept
     int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
     int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size) noexcept
     int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,

@@ -19,6 +19,9 @@ def additive(
     call: AdditiveCall, packed_keys: np.ndarray | None, name: str, n_threads: int
 ) -> None: ...
 def pack_additive_keys(key: np.ndarray, name: str) -> np.ndarray: ...
+def product(
+    rows: np.ndarray, weight: np.ndarray, out: np.ndarray, name: str, n_threads: int
+) -> None: ...
 def plan(
     n_batch: int,
     n_q_heads: int,

@@ -192,6 +192,28 @@ def additive(call, packed_keys, str name, int n_threads):
     run(&d, name, n_threads)
 
 
+def product(rows, weight, out, str name, int n_threads):
+    """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
+    one element along their last axis, weight and out (of any shape) are C-contiguous."""
+    cdef fa_product_desc d
+    cdef cnp.ndarray a = rows
+    cdef cnp.ndarray w = weight
+    cdef int status
+    d.n_rows = cnp.PyArray_DIMS(a)[0]
+    d.n_cols = cnp.PyArray_DIMS(w)[1]
+    d.exec = executor(name, n_threads)
+    if PyThread_get_thread_ident() == main_thread:
+        d.exec.interrupted = interrupted
+    d.rows = <const float *> data_of(a)
+    d.row_stride = cnp.PyArray_STRIDES(a)[0] // 4
+    d.size = cnp.PyArray_DIMS(a)[1]
+    d.weight = <const float *> data_of(w)
+    d.out = <float *> data_of(out)
+    with nogil:
+        status = fa_product(&d)
+    raise_status(status)
+
+
 def pack_additive_keys(key, str name):
     """Pack a C-contiguous float32 key (..., kv_heads, keys, size) for `additive`; return bytes that
     only a call on the same backend understands, as an aligned uint8 array."""

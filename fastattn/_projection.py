@@ -2,8 +2,9 @@
 """Rows times a weight matrix, or brought to length 1, in the dtype of the scores.
 
 For what is changed before it meets a kernel: queries and keys of the scores that need it.
-It checks nothing. The products are a BLAS's, one for each entry and head, so that their bits
-depend neither on the rest of the batch nor on how the rows lie in memory.
+It checks nothing. The products are a BLAS's, one for each entry and head, or our own where these
+have few rows, so that their bits depend neither on the rest of the batch nor on how the rows lie in
+memory.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from . import _backend  # which imports this module too: used in functions only
 from ._check_arrays import FLOAT32, FLOAT64, LARGEST, is_in_place
 
+_FEW_ROWS = 32  # of an entry: a BLAS is as fast from there on
 _BLOCK = 1 << 16  # numbers that are worked on at once: they stay in a cache
 # lengths whose products with numbers up to 1 stay normal and finite, with room to spare
 _LENGTHS = {FLOAT32: (1e-25, 1e35), FLOAT64: (1e-280, 1e300)}
@@ -37,7 +40,7 @@ def project(
             result = np.array(once, dtype=acc, order="C")
         else:
             once = _for_blas(once, acc)
-            result = np.matmul(once, weight)
+            result = _product(once, weight)
             _rescue(result, once, weight)
         if bias is not None:
             is_finite = np.isfinite(result) & np.isfinite(bias)
@@ -116,6 +119,19 @@ def _for_blas(rows: np.ndarray, acc: np.dtype) -> np.ndarray:
         if rows.shape[-1] * rows.itemsize <= stride < 1 << 31:
             return rows
     return np.array(rows, dtype=acc, order="C")
+
+
+def _product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """``rows @ weight`` (..., rows, dim) such that no entry's bits depend on the others.
+
+    A BLAS must take the entries one by one, and reads the whole weight for each: where they have
+    few rows, that takes longer than the attention.
+    """
+    if rows.dtype == FLOAT32 and rows.size and rows.shape[-2] <= _FEW_ROWS:
+        result = np.empty((*rows.shape[:-1], weight.shape[1]), FLOAT32)
+        if _backend.product(rows.reshape(-1, rows.shape[-1]), weight, result):
+            return result
+    return np.matmul(rows, weight)
 
 
 def _rescue(result: np.ndarray, rows: np.ndarray, weight: np.ndarray) -> None:

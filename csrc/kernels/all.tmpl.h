@@ -28,6 +28,7 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .nr = FA_NR,
     .pack_keys = FA_NAME(pack_keys),
     .pack_values = FA_NAME(pack_values),
+    .product = FA_NAME(product),
     .scale_row = FA_NAME(scale_row),
     .tile_prefill = FA_NAME(tile_prefill),
     .tile_decode = FA_NAME(tile_decode),

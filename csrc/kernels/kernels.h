@@ -154,6 +154,9 @@ typedef struct fa_kernels {
      * hidden: NULL, or n_keys bytes: rows with a nonzero byte are packed as zeros and not read. */
     void (*pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
                         const uint8_t *hidden, float *panels);
+    /* c[i, 0..nr) = sum_k a[i, k] b[k, 0..nr), each one chain of multiply-adds in the order of k. */
+    void (*product)(const float *a, int64_t a_stride, int64_t n_rows, const float *b,
+                    int64_t b_stride, int n, float *c, int64_t c_stride);
     /* dst[d] = src[d] * factor */
     void (*scale_row)(const float *src, float factor, int n, float *dst);
     /* One step of the streaming softmax: scores of the tile, terms and masks, update of the state. */

@@ -3,19 +3,19 @@
  * Used by the attention kernels.  Knows nothing of softmax or masks.
  *
  * Both products of attention have the form C[mr x NR] = A[mr x n] B[n x NR]: A is read a number at a
- * time and broadcast, B comes in rows of NR contiguous floats, C stays in registers.  Each element of
+ * time and broadcast, B comes in rows of NR contiguous floats (panels: one after the other), C stays in registers.  Each element of
  * C is one chain of fused multiply-adds over n, so its bits do not depend on mr or on its place.
  * lines: NULL (a literal), or memory of which a cache line is fetched in each of the n steps. */
 
 #define FA_NR (FA_NV * VF_LANES)
 
-FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const float *b, int n,
-                             const char *lines, vf c[FA_MR][FA_NV]) {
+FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const float *b,
+                             int64_t b_stride, int n, const char *lines, vf c[FA_MR][FA_NV]) {
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) c[i][v] = vf_set1(0.0f);
     for (int k = 0; k < n; k++) {
         vf bk[FA_NV];
-        for (int v = 0; v < FA_NV; v++) bk[v] = vf_load(b + (int64_t)k * FA_NR + v * VF_LANES);
+        for (int v = 0; v < FA_NV; v++) bk[v] = vf_load(b + k * b_stride + v * VF_LANES);
         if (lines) FA_PREFETCH(lines + k * (int64_t)FA_ALIGN);
         for (int i = 0; i < mr; i++) {
             vf ai = vf_set1(a[i * a_stride + k]);
@@ -28,7 +28,7 @@ FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const flo
 FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float *panel, int qk_size,
                           const char *lines, float *s, int s_stride) {
     vf c[FA_MR][FA_NV];
-    block_product(mr, q, q_stride, panel, qk_size, lines, c);
+    block_product(mr, q, q_stride, panel, FA_NR, qk_size, lines, c);
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) vf_store(s + i * s_stride + v * VF_LANES, c[i][v]);
 }
@@ -37,7 +37,7 @@ FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float 
 FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *panel, int n_keys,
                           const float *alpha, float *o, int o_stride) {
     vf c[FA_MR][FA_NV];
-    block_product(mr, p, p_stride, panel, n_keys, NULL, c);
+    block_product(mr, p, p_stride, panel, FA_NR, n_keys, NULL, c);
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) {
             float *at = o + i * o_stride + v * VF_LANES;
@@ -133,6 +133,22 @@ static void value_block(const fa_tile *t, const row_groups *g, const float *alph
             FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
 #undef FA_BODY
         }
+    }
+}
+
+/* c[i, 0..NR) = a[i] b, for any number of rows. */
+static void FA_NAME(product)(const float *a, int64_t a_stride, int64_t n_rows, const float *b,
+                             int64_t b_stride, int n, float *c, int64_t c_stride) {
+    for (int64_t i = 0; i < n_rows; i += FA_MR) {
+        vf sums[FA_MR][FA_NV];
+        const float *rows = a + i * a_stride;
+        float *to = c + i * c_stride;
+#define FA_BODY(mr)                                                \
+    block_product(mr, rows, a_stride, b, b_stride, n, NULL, sums); \
+    for (int r = 0; r < mr; r++)                                   \
+        for (int v = 0; v < FA_NV; v++) vf_store(to + r * c_stride + v * VF_LANES, sums[r][v])
+        FA_ROWS_SWITCH((int)fa_min64(FA_MR, n_rows - i), FA_BODY)
+#undef FA_BODY
     }
 }
 

@@ -288,6 +288,37 @@ static void test_packing(void) {
         }
 }
 
+/* ---- Products with a weight ---- */
+
+static void test_products(void) {
+    for (int n = 0; n < 60; n++) {
+        int n_rows = n % 5 ? 1 + draw_below(45) : 1, size = draw_below(70),
+            n_cols = 1 + draw_below(90);
+        int stride = size + n % 3, n_out = n_rows * n_cols;
+        if (n == 7) n_rows = 500, n_cols = 3, n_out = 1500;
+        float *rows = allocate((size_t)(n_rows * stride + 1) * sizeof *rows);
+        float *weight = allocate((size_t)(size * n_cols + 1) * sizeof *weight);
+        float *out = allocate((size_t)(n_out + 1) * sizeof *out);
+        for (int i = 0; i < n_rows * stride; i++) rows[i] = draw_float();
+        for (int i = 0; i < size * n_cols; i++) weight[i] = draw_float();
+        for (int i = 0; i <= n_out; i++) out[i] = NAN;
+        fa_product_desc d = {
+            {backend, 1 + n % 3, NULL}, rows, stride, n_rows, size, weight, n_cols, out};
+        CHECK(fa_product(&d) == FA_OK, "status");
+        for (int i = 0; i < n_out; i++) {
+            double want = 0.0, volume = 0.0;
+            for (int k = 0; k < size; k++) {
+                double x = (double)rows[i / n_cols * stride + k] * weight[k * n_cols + i % n_cols];
+                want += x, volume += fabs(x);
+            }
+            CHECK(fabs(out[i] - want) <= 0x1p-23 * (1.0 + size / 8.0) * volume,
+                  "product %d: %g, not %g", i, out[i], want);
+        }
+        CHECK(out[n_out] != out[n_out], "guard");
+        free(rows), free(weight), free(out);
+    }
+}
+
 /* ---- Whole calls ---- */
 
 typedef struct problem {
@@ -888,6 +919,7 @@ static const test tests[] = {
     TEST(power_of_two),
     TEST(hyperbolic_tangent),
     TEST(packing),
+    TEST(products),
     TEST(prefill_at_the_edges_of_tiles),
     TEST(decode_at_the_edges_of_tiles),
     TEST(head_sizes),
