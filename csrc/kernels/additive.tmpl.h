@@ -130,8 +130,10 @@ static void FA_NAME(tile_additive)(const fa_tile *t) {
     group_rows(t, &groups);
     additive_scores(t);
     softmax_rows(t, alpha);
-    if (t->values_in_place)
-        value_rows_in_place(t, &groups, alpha);
+    if (t->values_in_place && t->is_single && t->v_size > 2 * FA_NR)
+        wide_values(t, alpha[0]);
+    else if (t->values_in_place)
+        value_rows_in_place(t, &groups, alpha, 0);
     else
         value_block(t, &groups, alpha);
 }

@@ -114,6 +114,7 @@ typedef struct fa_tile {
     const float *raw_k;
     int64_t raw_k_stride;
     int values_in_place;
+    int is_single; /* the block has one row, and not only because one of several is visited */
     /* Hard attention: each row's key so far, and what is left of the number drawn (< 0: found). */
     int64_t *picks;
     double *draws;

@@ -136,6 +136,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .raw_k = keys + begin * d->key.row_stride,
                 .raw_k_stride = d->key.row_stride,
                 .values_in_place = in_place,
+                .is_single = block_rows == 1,
                 .picks = t->picks + row,
                 .draws = t->draws + row,
             };
