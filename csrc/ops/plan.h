@@ -39,7 +39,8 @@ typedef struct fa_layout {
     int s_stride;
 } fa_layout;
 
-/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each. */
+/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each; the last of
+ * the sums is that of |a|. */
 typedef struct fa_factors {
     int64_t n_rows, n_minus_2a, n_sums;
 } fa_factors;

@@ -131,15 +131,13 @@ static fa_additive_keys packed_keys_of(const fa_task *t) {
 }
 
 /* How far |a| may go in all until only tanh itself is accurate enough: docs/numerics.md. */
-#define FA_MOST_ATTENTION_V 1024.0
+#define FA_MOST_ATTENTION_V 1024.0f
 
 static void make_exponentials(const fa_task *t, const float *query, float *e, fa_row *row) {
-    int n = (int)t->job->desc->qk_size;
-    double sum = 0.0;
+    const fa_sdpa_desc *d = t->job->desc;
     row->query = query;
-    row->reach = t->job->kernels->additive_row(query, n, e);
-    for (int u = 0; u < n; u++) sum += fabs((double)row->a[u]);
-    if (sum > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
+    row->reach = t->job->kernels->additive_row(query, (int)d->qk_size, e);
+    if (row->a_sums[fa_plan_factors(d).n_sums - 1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
