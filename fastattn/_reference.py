@@ -113,13 +113,18 @@ class Entry:
             # beyond the length nothing may be read
             key = self.key[first_head // group, : self.length]
             value = self.value[first_head // group, : self.length]
+            is_sparse = (
+                self.centers is not None
+                and group * n_queries * (2.0 * self.half_width + 1.0) < n_keys
+            )
+            if not is_sparse:  # else few of the keys are wanted at all
+                key, value = _dense(key, self.acc), _dense(value, self.acc)
             if self.centers is not None:
                 for head in range(first_head, first_head + group):
                     centers, width = self.centers[head], self.half_width
                     for some in local.near_rows(centers, width, n_keys, _BLOCK):
                         self._block(slice(head, head + 1), some, key, value, None)
                 continue
-            key, value = _dense(key, self.acc), _dense(value, self.acc)
             value_is_finite = bool(np.isfinite(value).all())
             for head in range(first_head, first_head + group, n_block_heads):
                 heads = slice(head, min(head + n_block_heads, first_head + group))
@@ -136,7 +141,7 @@ class Entry:
         value_is_finite: bool | None,
     ) -> None:
         """One block: out, lse and weights of all its rows; `key` and `value` are all keys and
-        values, or, where nobody knows whether the values are finite, still as they were given."""
+        values, as they were given or as BLAS takes them."""
         keys = self._key_range(heads, rows)
         key, value = key[keys], value[keys]
         if value_is_finite is None:
