@@ -19,6 +19,7 @@ typedef struct call {
     double softcap;
     int additive; /* 1 = packs its keys, 2 = takes packed keys */
     double half_width;
+    /* scattered: 1 = anywhere; block by block (2) or row by row (3) at one end or the other */
     int scattered, hard; /* hard: 1 = the largest score, 2 = drawn */
 } call;
 
@@ -44,6 +45,8 @@ static const call calls[] = {
     {"additive decode", 4, 1, 1, 1, 50, .size = 256, .additive = 2},
     {"local", 1, 1, 1, 300, 300, .size = 64, .half_width = 16.0},
     {"local scattered", 1, 1, 1, 100, 3000, .size = 64, .half_width = 16.0, .scattered = 1},
+    {"local far apart", 1, 1, 1, 192, 300000, .size = 4, .half_width = 2.0, .scattered = 2},
+    {"local two ends", 1, 1, 1, 192, 300000, .size = 4, .half_width = 2.0, .scattered = 3},
     {"hard", 1, 1, 1, 100, 300, .size = 64, .hard = 1},
     {"hard drawn", 1, 1, 1, 100, 300, .size = 64, .hard = 2},
 };
@@ -146,7 +149,10 @@ static int run(const call *c, int backend) {
     if (c->additive) make_additive(c, &d);
     if (c->half_width > 0.0) {
         double *centers = make_numbers(c, c->n_keys);
-        for (size_t i = 0; i < n_rows && !c->scattered; i++) centers[i] = (double)i;
+        for (size_t i = 0; i < n_rows && c->scattered != 1; i++) {
+            size_t end = c->scattered == 2 ? i / 48 % 2 : i % 2;
+            centers[i] = c->scattered ? (double)end * (c->n_keys - 1) : (double)i;
+        }
         d.centers = centers;
         d.half_width = c->half_width;
         d.sigma = c->half_width / 2.0;

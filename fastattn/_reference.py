@@ -111,14 +111,21 @@ class Entry:
         n_rows = max(1, min(n_queries, _BLOCK // (n_keys * n_block_heads)))
         for first_head in range(0, n_heads, group):
             # beyond the length nothing may be read
-            key = _dense(self.key[first_head // group, : self.length], self.acc)
-            value = _dense(self.value[first_head // group, : self.length], self.acc)
-            value_is_finite = bool(np.isfinite(value).all())
+            key = self.key[first_head // group, : self.length]
+            value = self.value[first_head // group, : self.length]
+            is_sparse = (
+                self.centers is not None
+                and group * n_queries * (2.0 * self.half_width + 1.0) < n_keys
+            )
+            if not is_sparse:  # else few of the keys are wanted at all
+                key, value = _dense(key, self.acc), _dense(value, self.acc)
             if self.centers is not None:
                 for head in range(first_head, first_head + group):
-                    for some in local.near_rows(self.centers[head], self.half_width):
-                        self._block(slice(head, head + 1), some, key, value, value_is_finite)
+                    centers, width = self.centers[head], self.half_width
+                    for some in local.near_rows(centers, width, n_keys, _BLOCK):
+                        self._block(slice(head, head + 1), some, key, value, None)
                 continue
+            value_is_finite = bool(np.isfinite(value).all())
             for head in range(first_head, first_head + group, n_block_heads):
                 heads = slice(head, min(head + n_block_heads, first_head + group))
                 for row in range(0, n_queries, n_rows):
@@ -131,19 +138,24 @@ class Entry:
         rows: slice | np.ndarray,
         key: np.ndarray,
         value: np.ndarray,
-        value_is_finite: bool,
+        value_is_finite: bool | None,
     ) -> None:
-        """One block: out, lse and weights of all its rows."""
+        """One block: out, lse and weights of all its rows; `key` and `value` are all keys and
+        values, as they were given or as BLAS takes them."""
         keys = self._key_range(heads, rows)
+        key, value = key[keys], value[keys]
+        if value_is_finite is None:
+            key, value = _dense(key, self.acc), _dense(value, self.acc)
+            value_is_finite = bool(np.isfinite(value).all())
         sinks = None if self.call.sinks is None else self.call.sinks[heads, None]
-        scores = self._scores(heads, rows, key[keys])
+        scores = self._scores(heads, rows, key)
         if self.key_factors is not None:
             key_head = heads.start // (len(self.query) // len(self.key))
             factors = self.key_factors[key_head, 0, keys]
             scores *= factors
             extreme = np.flatnonzero(np.isnan(factors))
             if len(extreme):  # these keys must come to length 1 before they are multiplied
-                some = normalized(key[keys][extreme], self.acc)
+                some = normalized(key[extreme], self.acc)
                 scores[..., extreme] = self._scores(heads, rows, some)
         if self.call.softcap > 0.0:
             softcap = self.acc.type(self.call.softcap)
@@ -194,10 +206,10 @@ class Entry:
             self.weights[heads, rows, keys] = weights
         weights = weights.reshape(n_heads * n_rows, n_keys)
         if value_is_finite or hidden is None:
-            out = _product(weights, value[keys])
+            out = _product(weights, value)
         else:
             hidden = np.broadcast_to(hidden, scores.shape).reshape(weights.shape)
-            out = _careful_product(weights, value[keys], ~hidden)
+            out = _careful_product(weights, value, ~hidden)
         self.out[heads, rows] = out.reshape(n_heads, n_rows, out.shape[-1])
 
     def _scores(self, heads: slice, rows: slice | np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -20,17 +20,18 @@ def windows(centers: np.ndarray, half_width: float) -> tuple[np.ndarray, np.ndar
     return first.astype(np.int64), last.astype(np.int64)
 
 
-def near_rows(centers: np.ndarray, half_width: float) -> list[np.ndarray]:
-    """The rows of one head, in blocks whose windows lie so close that few keys are between them."""
+def near_rows(
+    centers: np.ndarray, half_width: float, n_keys: int, most_scores: int
+) -> list[np.ndarray]:
+    """The rows of one head, in blocks whose windows lie so close that few keys are between them;
+    blocks of more than one row have about `most_scores` scores, at most."""
     order = np.argsort(centers, kind="stable")
     reach = max(64.0, 2.0 * half_width)
+    keys = min(float(n_keys), reach + 2.0 * half_width + 1.0)
+    most_rows = max(1, min(_MOST_ROWS, int(most_scores / keys)))
     starts: list[int] = []
     for n, center in enumerate(centers[order]):
-        if (
-            not starts
-            or n - starts[-1] >= _MOST_ROWS
-            or center - centers[order[starts[-1]]] > reach
-        ):
+        if not starts or n - starts[-1] >= most_rows or center - centers[order[starts[-1]]] > reach:
             starts.append(n)
     return np.split(order, starts[1:]) if starts else []
 

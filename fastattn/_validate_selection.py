@@ -29,8 +29,11 @@ def local(call: SdpaCall, centers: Any, half_width: Any, sigma: Any) -> None:
             f"centers: expected a shape that broadcasts to {shape[-rank:]}, one number for each "
             f"query, got {a.shape}"
         )
-    a = a.astype(FLOAT64)  # in any case fresh memory: the caller may change the array meanwhile
-    if not np.isfinite(a).all():
+    with np.errstate(all="ignore"):
+        a = a.astype(FLOAT64)  # in any case fresh memory: the caller may change the array meanwhile
+        is_finite = bool(np.isfinite(a).all())
+        np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
+    if not is_finite:
         raise ValueError("centers: expected finite numbers, got NaN or infinity among them")
     half_width = check.real(half_width, "half_width")
     if half_width < 0.0:

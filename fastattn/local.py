@@ -49,7 +49,8 @@ def local_attention(
 
     With ``centers=np.arange(queries)`` this is monotonic local attention (local-m), with centers
     predicted by a model and a `sigma` of ``half_width / 2`` predictive local attention (local-p),
-    both of [1]_. Time and memory grow with queries times window, however many keys there are.
+    both of [1]_. Time and memory grow with queries times window, however many keys there are (but
+    what a score does with each key once, a projection or a length, it does with all of them).
 
     Parameters
     ----------

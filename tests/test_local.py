@@ -133,6 +133,47 @@ def test_extreme_sigmas(backend, rng, dtype, sample):
         check_local(q, k, v, centers=centers + 0.5, half_width=3, sigma=1e-3)
 
 
+def test_distances_of_far_keys_of_a_tile(backend, rng):
+    """A narrow Gaussian in a wide window: distances are exact wherever the key's tile begins."""
+    for queries in (2, QUERY_BLOCK + 1):
+        q, k = np.zeros((queries, 4), F), np.zeros((KEY_TILE, 4), F)
+        centers = 30 + (KEY_TILE - 60) * rng.random(queries)
+        away = np.arange(KEY_TILE) - centers[:, None]
+        for sigma in (0.1, 0.3):
+            given = {"centers": centers, "half_width": KEY_TILE, "sigma": sigma}
+            weights = local(q, k, k, return_weights=True, **given)[1].astype(np.float64)
+            near = abs(away) < 4 * sigma
+            wanted = np.exp(-((away[near] / sigma) ** 2) / 2) / KEY_TILE
+            assert (abs(weights[near] - wanted) < 4e-6 * wanted).all()
+
+
+@pytest.mark.parametrize("queries", [3, QUERY_BLOCK + 1])
+def test_gaussians_beyond_squares_of_floats(backend, dtype, queries):
+    """Center and sigma so far out, or so small, that (j - c)^2 leaves the range of float32."""
+    q, v = np.zeros((1, queries, 4), dtype), np.ones((1, 5, 1), dtype)
+    k = np.zeros((1, 5, 4), dtype)
+    cases = [(1e300, 1e300), (1e25, 1e25), (1e20, 1e22), (-1e19, 1e19), (1e150, 3e150)]
+    cases += [(1e-20, 1e-20), (1e-30, 1e-30), (0.0, 1e-30), (2.5, 1e-200), (1.0, 1e300)]
+    for center, sigma in cases:
+        given = {"centers": center, "half_width": max(5.0, 2 * abs(center)), "sigma": sigma}
+        weights = local(q, k, v, return_weights=True, **given)[1][0]
+        with np.errstate(over="ignore"):
+            wanted = np.exp(-(((np.arange(5) - center) / sigma) ** 2) / 2) / 5
+        assert_close(weights[0], wanted, context=str(given))
+        assert_bits_equal(weights, np.broadcast_to(weights[0], weights.shape))
+
+
+@pytest.mark.parametrize("queries", [3, QUERY_BLOCK + 1])
+def test_weights_are_never_subnormal(backend, rng, queries):
+    """Small weights times small Gaussians: the processor takes ten times as long for those."""
+    q, k, v = qkv(rng, queries=queries, keys=3 * KEY_TILE, dim=64)
+    given = {"centers": np.arange(queries), "half_width": 3 * KEY_TILE, "sigma": KEY_TILE / 5}
+    weights = local(q * F(8), k, v, return_weights=True, **given)[1]
+    if backend != "numpy":  # which leaves it to NumPy
+        assert not ((weights > 0) & (weights < np.finfo(F).tiny)).any()
+    check_local(q * F(8), k, v, **given)
+
+
 def test_no_second_normalisation(backend, rng, dtype):
     """Weights are those without sigma times the Gaussian; lse does not know of it."""
     q, k, v = qkv(rng, dtype, queries=6, keys=20)

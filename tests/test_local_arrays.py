@@ -128,6 +128,7 @@ WRONG = [
     *(("centers", x, TypeError) for x in (True, 1j, "middle", ["0", "1", "2"])),
     ("centers", None, EITHER),
     ("centers", np.ma.zeros(3), TypeError),
+    ("centers", np.array([0, 1, 0x7FA00000], "u4").view(F), ValueError),  # a signalling NaN
     *(("half_width", x, ValueError) for x in (-1, -1e-300, np.nan, np.inf, -np.inf, F("nan"))),
     *(("half_width", x, TypeError) for x in ("3", 1j, None, True)),
     *(("half_width", x, EITHER) for x in ([1, 2], np.zeros(3))),
@@ -197,6 +198,23 @@ def test_no_matrix_of_scores(backend, rng, score):
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20, f"{peak} bytes"
+
+
+@pytest.mark.parametrize("width", [3, 1e300])
+def test_keys_outside_cost_nothing(backend, dtype, width):
+    """Not even their conversion; wide windows cost no more than attention to all keys."""
+    keys, queries = 1 << 17, 64 if width == 3 else 32
+    q, k = np.ones((1, queries, 8), dtype), np.ones((1, keys, 8), dtype)
+    tracemalloc.start()
+    try:
+        local(q, k, k, centers=np.linspace(0, keys, queries), half_width=width)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    is_converted = dtype.itemsize == 2
+    # 32 rows of scores are 16 MiB; converted keys and values 8 MiB
+    most = 1 << 20 if width == 3 else 12 * dtype.itemsize << 20 if is_converted else 14 << 20
+    assert peak < most, f"{peak} bytes"
 
 
 LIMITED = (

@@ -38,8 +38,7 @@ static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
 
 /* The factor of the weight of one key in local attention. */
 static double careful_gaussian(const fa_careful *c, int64_t key) {
-    double distance = (double)key - c->row->center, sigma = c->scoring->sigma;
-    return sigma > 0.0 ? exp(-0.5 * (distance / sigma) * (distance / sigma)) : 1.0;
+    return c->scoring->sigma > 0.0 ? gaussian(c->scoring, c->row, key) : 1.0;
 }
 
 static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_careful_pass pass) {

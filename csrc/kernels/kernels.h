@@ -27,7 +27,7 @@ typedef struct fa_scoring {
     int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
     int64_t term_stride[2]; /* their step from one key to the next, in elements */
     double scale, softcap;  /* as the user gave them: for the careful path */
-    float gauss;            /* 0, or weights are multiplied by 2^(gauss * (j - center)^2) */
+    float gauss;            /* 0, or weights are multiplied by 2^(gauss * (j - center)^2), < 0 */
     double sigma;           /* the same as the user gave it */
 } fa_scoring;
 

@@ -32,15 +32,40 @@ FA_INLINE float row_exp2(float *s, int n, float base) {
     return vf_hsum(sum);
 }
 
+/* exp(-(key - center)^2 / (2 sigma^2)), whatever the numbers. */
+static double gaussian(const fa_scoring *sc, const fa_row *row, int64_t key) {
+    double distance = ((double)key - row->center) / sc->sigma;
+    return exp(-0.5 * distance * distance);
+}
+
+/* Products of weights and Gaussians that would be subnormal become 0: the processor takes its time for
+ * each of those, and again where it meets a value.  All of it is exact but the one product. */
+FA_INLINE vf faded(vf weight, vf factor) {
+    const vf up = vf_set1(0x1p63f);
+    vf product = vf_mul(vf_mul(weight, up), vf_mul(factor, up));
+    return vf_mul(vf_select(vm_lt(product, vf_set1(1.0f)), vf_set1(0.0f), product),
+                  vf_set1(0x1p-126f));
+}
+
 /* s[j] *= 2^(gauss * (first + j - center)^2): what local attention does to weights, not to sums. */
 static void apply_gaussian(const fa_tile *t, int i) {
+    const fa_scoring *sc = t->scoring;
+    const double center = t->rows[i].center, whole = rint(center);
     float *s = t->s + (int64_t)i * t->s_stride;
-    const vf gauss = vf_set1(t->scoring->gauss), step = vf_set1((float)VF_LANES);
-    vf distance = vf_add(vf_set1((float)((double)t->key_first - t->rows[i].center)), vf_iota());
+    if (fabs(center) > 1e15 || sc->sigma < 1e-15) { /* squares of floats would not do */
+        for (int j = 0; j < t->n_keys; j++)
+            s[j] *= (float)gaussian(sc, &t->rows[i], t->key_first + j);
+        return;
+    }
+    /* Whole steps from a whole number are exact: each distance is rounded once, and by its own size. */
+    const vf gauss = vf_set1(sc->gauss), step = vf_set1((float)VF_LANES);
+    const vf rest = vf_set1((float)(center - whole));
+    vf steps = vf_add(vf_set1((float)((double)t->key_first - whole)), vf_iota());
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
+        vf distance = vf_sub(steps, rest);
         vf factor = vf_exp2(vf_mul(vf_mul(distance, distance), gauss));
-        vf_store(s + j, vf_mul(vf_load(s + j), factor));
-        distance = vf_add(distance, step);
+        vf_store(s + j, faded(vf_load(s + j), factor));
+        steps = vf_add(steps, step);
     }
 }
 

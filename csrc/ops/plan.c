@@ -127,7 +127,7 @@ void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
     sc->sigma = d->centers ? d->sigma : 0.0;
     sc->gauss = 0.0f;
     if (sc->sigma > 0.0)
-        sc->gauss = -(float)fmin(FA_LOG2E / (2.0 * sc->sigma * sc->sigma), FLT_MAX);
+        sc->gauss = -(float)fmax(FLT_MIN, fmin(FA_LOG2E / (2.0 * sc->sigma * sc->sigma), FLT_MAX));
     sc->term_type[0] = d->bias.type;
     sc->term_type[1] = d->attn_mask.type;
     sc->term_stride[0] = d->bias.col_stride;

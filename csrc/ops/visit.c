@@ -160,52 +160,85 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     }
 }
 
-/* The same for local attention, over the windows only: rows alone one by one, other blocks together.
- * Blocks are looked at as a whole, even if one row is visited, so that its bits are the same. */
-static void visit_windows(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
-                          fa_visit_mode mode) {
-    const int size = t->job->plan.row_block, stop = first + n_rows;
-    for (int block = first / size * size, next; block < stop; block = next) {
-        const int alone = t->rows[block].is_alone;
-        int64_t from = INT64_MAX, to = 0;
-        if (alone) block = fa_max(block, first);
-        for (next = block; next < stop && t->rows[next].is_alone == alone;) {
-            int end = alone ? next + 1 : fa_min(t->n_rows, next + size);
-            for (int i = next; i < end; i++) {
-                if (t->rows[i].key_lo == t->rows[i].key_hi) continue;
-                from = fa_min64(from, t->rows[i].key_lo);
-                to = fa_max64(to, t->rows[i].key_hi);
-            }
-            next = end;
-            if (alone) break;
-        }
-        int row = fa_max(block, first);
-        visit_tiles(t, row, fa_min(next, stop) - row, fa_max64(lo, from), fa_min64(hi, to), mode);
-    }
-}
-
-void fa_visit_chunk(const fa_task *t, int first, int n_rows, int64_t chunk, fa_visit_mode mode) {
+/* Walks one chunk of the keys, as far as the rows see any of [lo, hi). */
+static void visit_chunk(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
+                        int64_t chunk, fa_visit_mode mode) {
     int64_t size = t->job->plan.key_chunk;
-    int64_t lo = fa_max64(t->key_lo, chunk * size), hi = fa_min64(t->key_hi, (chunk + 1) * size);
     if (!is_on_scores(mode)) fa_clear_state(t, first, n_rows, t->part_max, t->part_sum, t->part_o);
-    (t->job->desc->centers ? visit_windows : visit_tiles)(t, first, n_rows, lo, hi, mode);
+    visit_tiles(t, first, n_rows, fa_max64(lo, chunk * size), fa_min64(hi, (chunk + 1) * size),
+                mode);
 }
 
-void fa_visit_chunks(const fa_task *t, int first, int n_rows, fa_visit_mode mode) {
+/* The same for all chunks, merged in order. */
+static void visit_range(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
+                        fa_visit_mode mode) {
     const fa_layout *l = &t->job->layout;
     int several = t->job->plan.n_chunks > 1;
-    /* Chunks beyond the task's range would change nothing. */
-    int64_t chunk = several ? t->key_lo / t->job->plan.key_chunk : 0;
-    int64_t stop = several ? fa_ceil_div(t->key_hi, t->job->plan.key_chunk) : 1;
+    /* Chunks beyond the range would change nothing. */
+    int64_t chunk = several ? lo / t->job->plan.key_chunk : 0;
+    int64_t stop = several ? fa_ceil_div(hi, t->job->plan.key_chunk) : 1;
     if (several && !is_on_scores(mode))
         fa_clear_state(t, first, n_rows, t->row_max, t->row_sum, t->o);
     for (int n = 0; chunk < stop; chunk++, n++) {
         if (n > 0 && fa_pool_poll(t->worker)) return;
-        fa_visit_chunk(t, first, n_rows, chunk, mode);
+        visit_chunk(t, first, n_rows, lo, hi, chunk, mode);
         if (!several || is_on_scores(mode)) continue;
         for (int i = first; i < first + n_rows; i++)
             t->job->kernels->merge_row(&t->row_max[i], &t->row_sum[i], t->o + i * l->o_stride,
                                        t->part_max[i], t->part_sum[i], t->part_o + i * l->o_stride,
                                        (int)l->o_stride);
+    }
+}
+
+/* The keys [*lo, *hi) that rows [first, stop) see, if any. */
+static void key_range(const fa_task *t, int first, int stop, int64_t *lo, int64_t *hi) {
+    *lo = t->job->desc->n_keys;
+    *hi = 0;
+    for (int i = first; i < stop; i++) {
+        if (t->rows[i].key_lo == t->rows[i].key_hi) continue;
+        *lo = fa_min64(*lo, t->rows[i].key_lo);
+        *hi = fa_max64(*hi, t->rows[i].key_hi);
+    }
+}
+
+/* Local attention goes over the windows only: rows alone one by one, other blocks together as long as
+ * their windows meet, so that what lies between windows costs nothing, whatever the centers are.
+ * From `first`, the end of the rows that go together, and their keys.  Blocks are looked at as a whole,
+ * even if one row is visited, so that its bits are the same. */
+static int next_rows(const fa_task *t, int first, int stop, int64_t *lo, int64_t *hi) {
+    const int size = t->job->plan.row_block, alone = t->rows[first].is_alone;
+    const int64_t tile = t->job->plan.key_tile;
+    int next = alone ? first + 1 : first / size * size + size;
+    key_range(t, alone ? first : first / size * size, fa_min(next, t->n_rows), lo, hi);
+    for (int64_t from, to; !alone && next < stop && !t->rows[next].is_alone; next += size) {
+        key_range(t, next, fa_min(next + size, t->n_rows), &from, &to);
+        if (from > *hi + tile || to < *lo - tile) break;
+        *lo = fa_min64(*lo, from);
+        *hi = fa_max64(*hi, to);
+    }
+    return fa_min(next, stop);
+}
+
+void fa_visit_chunk(const fa_task *t, int first, int n_rows, int64_t chunk, fa_visit_mode mode) {
+    int stop = first + n_rows;
+    int64_t lo = t->key_lo, hi = t->key_hi;
+    for (int next = stop; first < stop; first = next) {
+        if (t->job->desc->centers) next = next_rows(t, first, stop, &lo, &hi);
+        visit_chunk(t, first, next - first, lo, hi, chunk, mode);
+    }
+}
+
+void fa_visit_chunks(const fa_task *t, int first, int n_rows, fa_visit_mode mode) {
+    const fa_sdpa_desc *d = t->job->desc;
+    const int64_t poll_after = 1 << 24; /* as in visit_tiles, which sees some rows at a time */
+    int stop = first + n_rows;
+    int64_t lo = t->key_lo, hi = t->key_hi, n_products = 0;
+    for (int next = stop; first < stop; first = next) {
+        if (d->centers) next = next_rows(t, first, stop, &lo, &hi);
+        visit_range(t, first, next - first, lo, hi, mode);
+        n_products += (next - first) * fa_max64(0, hi - lo) * (d->qk_size + d->v_size + 16);
+        if (n_products < poll_after) continue;
+        if (fa_pool_poll(t->worker)) return;
+        n_products = 0;
     }
 }
