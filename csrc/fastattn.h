@@ -45,10 +45,10 @@ typedef struct fa_sdpa_desc {
     int n_lead;                 /* number of leading axes */
     const intptr_t *lead_shape; /* n_lead sizes; their product is n_batch */
     int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size;
-    fa_array query, key, value, out; /* FA_F32; col_stride 1 */
+    fa_array query, key, value, out; /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1 */
     fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
     float *lse;                      /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
-    float *weights;           /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL */
+    void *weights;            /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
     const int64_t *kv_lengths; /* n_batch values in [0, n_keys], or NULL: n_keys for all */

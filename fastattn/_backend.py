@@ -134,8 +134,8 @@ def get_backend() -> str:
 
     Notes
     -----
-    float16, bfloat16 and float64 arrays have no compiled kernels yet: whatever the current
-    backend, they are computed with NumPy.
+    float64 arrays have no compiled kernels yet: whatever the current backend, they are computed
+    with NumPy.
     """
     here = _context.get()
     return here[0] if here is not None else _settings[-1].name
@@ -214,7 +214,7 @@ def compute(call: SdpaCall) -> None:
 def sdpa(call: SdpaCall) -> None:
     """Compute a checked call of dot-product scores on the current backend."""
     name = get_backend()
-    if _native is not None and name != "numpy" and call.dtype.char == "f":
+    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
         _native.sdpa(call, name, _threads.get_num_threads())
     else:
         _reference.sdpa(call)
@@ -223,7 +223,7 @@ def sdpa(call: SdpaCall) -> None:
 def additive(call: AdditiveCall) -> None:
     """Compute a checked call of additive attention on the current backend."""
     name = get_backend()
-    if _native is not None and name != "numpy" and call.dtype.char == "f":
+    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
         keys = call.prepared
         packed = None if keys is None else keys._packed_for(name, _native.pack_additive_keys)
         _native.additive(call, packed, name, _threads.get_num_threads())

@@ -38,7 +38,7 @@ cdef extern from "fastattn.h" nogil:
         fa_array query, key, value, out
         fa_array attn_mask, bias
         float *lse
-        float *weights
+        void *weights
         const int64_t *q_offsets
         int64_t q_offset
         const int64_t *kv_lengths

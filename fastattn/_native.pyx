@@ -145,7 +145,7 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
     set_array(&d.attn_mask, call.attn_mask)
     set_array(&d.bias, call.bias)
     d.lse = <float *> data_of(call.lse)
-    d.weights = <float *> data_of(call.weights)
+    d.weights = data_of(call.weights)
     if isinstance(offset, int):
         d.q_offset = offset
     else:

@@ -85,6 +85,18 @@ def test_fractions_and_powers_of_two(probe):
     assert np.isnan(probe("fraction", np.array([np.nan], f32))).all()
 
 
+@pytest.mark.parametrize("name", ["f16", "bf16"])
+def test_16_bit_floats(probe, name):
+    """To nearest, ties to even, as NumPy and ml_dtypes convert; every number of the type is kept."""
+    half = np.float16 if name == "f16" else pytest.importorskip("ml_dtypes").bfloat16
+    every = np.arange(1 << 16, dtype=np.uint16).view(half).astype(f32)
+    np.testing.assert_array_equal(probe(name, every), every)
+    x = np.concatenate([every_float(1009), [65519.99, 65520, -65520, 3.4e38, 2.0**-25, 2.0**-24]])
+    x = x.astype(f32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(probe(name, x), x.astype(half).astype(f32))
+
+
 def test_operations_across_lanes(probe, rng):
     lanes = int(probe("lanes", np.zeros(1, f32))[0])
     x = rng.integers(-50, 50, 4 * lanes).astype(f32)  # small integers: every order is exact

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The kernels compiled for AVX2 + FMA (Haswell, Zen and newer).
+ * The kernels compiled for AVX2 + FMA + F16C (Haswell, Zen and newer).
  * Used through the table fa_kernels__avx2.  Holds no code of its own. */
 #include "base/region.h"
 #include "kernels/kernels.h"
@@ -8,7 +8,7 @@
 #include <immintrin.h>
 
 #define FA_ISA avx2
-FA_REGION_BEGIN("avx2,fma")
+FA_REGION_BEGIN("avx2,fma,f16c")
 #include "vec/avx2.h"
 
 #include "kernels/all.tmpl.h"

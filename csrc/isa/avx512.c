@@ -7,7 +7,7 @@
 #if defined(__x86_64__) || defined(_M_X64)
 #ifdef FA_SIMDE /* a test build whose intrinsics are functions over AVX2: see tests/c */
 #include <avx512_simde.h>
-#define FA_TARGET "avx2,fma"
+#define FA_TARGET "avx2,fma,f16c"
 #else
 #include <immintrin.h>
 #define FA_TARGET "avx512f,avx512bw,avx512dq,avx512vl"

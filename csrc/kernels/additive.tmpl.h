@@ -85,11 +85,11 @@ static float additive_direct(const float *q, const float *k, const float *a, int
     return vf_hsum(sum);
 }
 
-static void additive_scores(const fa_tile *t) {
+static void FA_NAME(additive)(const fa_tile *t) {
     const int64_t panel_size = fa_round_up(t->qk_size, 2) * FA_NR;
     int any_far = 0;
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = t->k + j / FA_NR * panel_size;
+        const float *panel = (const float *)t->k + j / FA_NR * panel_size;
         int keys_reach = FA_NEAR;
         for (int x = j; x < fa_min(j + FA_NR, t->n_keys); x++) {
             any_far |= t->reach[x] == FA_FAR;
@@ -121,26 +121,6 @@ static void additive_scores(const fa_tile *t) {
                     (float)t->scoring->unit *
                     additive_direct(row->query, t->raw_k + j * t->raw_k_stride, row->a, t->qk_size);
     }
-}
-
-static void FA_NAME(tile_additive)(const fa_tile *t) {
-    float alpha[FA_MAX_ROW_BLOCK];
-    row_groups groups;
-    FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
-    group_rows(t, &groups);
-    additive_scores(t);
-    softmax_rows(t, alpha);
-    if (t->values_in_place && t->is_single && t->v_size > 2 * FA_NR)
-        wide_values(t, alpha[0]);
-    else if (t->values_in_place)
-        value_rows_in_place(t, &groups, alpha, 0);
-    else
-        value_block(t, &groups, alpha);
-}
-
-static void FA_NAME(scores_additive)(const fa_tile *t) {
-    additive_scores(t);
-    finish_rows(t);
 }
 
 /* The reach of n numbers, by their largest absolute value. */

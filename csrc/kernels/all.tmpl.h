@@ -11,11 +11,9 @@
 
 #include "kernels/softmax.tmpl.h"
 
-#include "kernels/pick.tmpl.h"
-
 #include "kernels/careful.tmpl.h"
-#include "kernels/sdpa_decode.tmpl.h"
-#include "kernels/sdpa_prefill.tmpl.h"
+#include "kernels/elements.tmpl.h"
+#include "kernels/pick.tmpl.h"
 
 #include "kernels/additive.tmpl.h"
 
@@ -26,24 +24,22 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .name = FA_STRING(FA_ISA),
     .mr = FA_MR,
     .nr = FA_NR,
-    .pack_keys = FA_NAME(pack_keys),
-    .pack_values = FA_NAME(pack_values),
+    .typed = {[FA_F32] = FA_TYPED_KERNELS(f32),
+              [FA_F16] = FA_TYPED_KERNELS(f16),
+              [FA_BF16] = FA_TYPED_KERNELS(bf16)},
     .product = FA_NAME(product),
-    .scale_row = FA_NAME(scale_row),
-    .tile_prefill = FA_NAME(tile_prefill),
-    .tile_decode = FA_NAME(tile_decode),
-    .tile_additive = FA_NAME(tile_additive),
-    .scores_prefill = FA_NAME(scores_prefill),
-    .scores_decode = FA_NAME(scores_decode),
-    .scores_additive = FA_NAME(scores_additive),
+    .products = FA_NAME(products),
+    .additive = FA_NAME(additive),
+    .additive_row = FA_NAME(additive_row),
+    .pack_additive_keys = FA_NAME(pack_additive_keys),
+    .finish_scores = FA_NAME(finish_scores),
+    .softmax = FA_NAME(softmax),
+    .add_values = FA_NAME(add_values),
     .weights = FA_NAME(weights),
     .top = FA_NAME(top),
     .draw = FA_NAME(draw),
-    .additive_row = FA_NAME(additive_row),
-    .pack_additive_keys = FA_NAME(pack_additive_keys),
     .hidden_keys = FA_NAME(hidden_keys),
     .merge_row = FA_NAME(merge_row),
-    .finish_row = FA_NAME(finish_row),
     .careful_keys = FA_NAME(careful_keys),
     .careful_finish = FA_NAME(careful_finish),
     .ceiling_fma = FA_NAME(ceiling_fma),

@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/types.h"
+#include "vec/half.h"
 
 /* The most rows that one tile may have. */
 #define FA_MAX_ROW_BLOCK 64
@@ -74,11 +75,10 @@ typedef struct fa_fetch {
     int lines_of_row, lines_of_row_left;
 } fa_fetch;
 
-/* n rows of `size` floats. */
-FA_INLINE fa_fetch fa_fetch_rows(const float *rows, int64_t stride, int64_t size, int64_t n) {
-    int64_t lines = fa_ceil_div(fa_max64(size, 1) * (int64_t)sizeof *rows, FA_ALIGN);
-    int64_t jump = stride * (int64_t)sizeof *rows - lines * FA_ALIGN;
-    return (fa_fetch){(const char *)rows, jump, lines * n, (int)lines, (int)lines};
+/* n rows of `size` bytes, `stride` bytes apart. */
+FA_INLINE fa_fetch fa_fetch_rows(const void *rows, int64_t stride, int64_t size, int64_t n) {
+    int64_t lines = fa_ceil_div(fa_max64(size, 1), FA_ALIGN);
+    return (fa_fetch){rows, stride - lines * FA_ALIGN, lines * n, (int)lines, (int)lines};
 }
 
 /* What the next task will read. */
@@ -97,10 +97,13 @@ typedef struct fa_tile {
     int qk_size, v_size;
     const float *q; /* n_rows rows, already multiplied by q_factor */
     int64_t q_stride;
-    const float *k; /* prefill: panels made by pack_keys; decode: the key rows as they lie */
+    const void *k; /* panels of floats made by pack_keys, or the key rows as they lie */
     int64_t k_stride;
-    const float *v; /* prefill: panels made by pack_values; decode: the value rows as they lie */
+    const void *v; /* panels of floats made by pack_values, or the value rows as they lie */
     int64_t v_stride;
+    int k_item, v_item; /* bytes of one number of what lies in place */
+    int keys_in_place;
+    int is_single; /* the block has one row, and not only because one of several is visited */
     const fa_row *rows;
     float *s; /* scratch for the scores: rows of s_stride >= round_up(n_keys, nr) + padding */
     int s_stride;
@@ -108,13 +111,11 @@ typedef struct fa_tile {
     float *row_max, *row_sum;
     float *o; /* rows of o_stride = round_up(v_size, nr) */
     int o_stride;
-    fa_ahead *ahead; /* prefill: NULL, or what is fetched meanwhile */
+    fa_ahead *ahead; /* packed keys: NULL, or what is fetched meanwhile */
     /* Additive scores: k points into panels, reach to the tile's keys, raw_k to their rows as given. */
     const uint8_t *reach;
     const float *raw_k;
     int64_t raw_k_stride;
-    int values_in_place;
-    int is_single; /* the block has one row, and not only because one of several is visited */
     /* Hard attention: each row's key so far, and what is left of the number drawn (< 0: found). */
     int64_t *picks;
     double *draws;
@@ -125,11 +126,13 @@ typedef struct fa_careful {
     const fa_scoring *scoring;
     const fa_row *row;
     int qk_size, v_size;
-    const float *q, *k, *v; /* the user's rows */
+    const void *q, *k, *v; /* the user's rows, and the types of their numbers */
+    int q_type, k_type, v_type, out_type;
     const float *a;         /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
     double sink;                /* -inf: none */
-    float *out, *lse, *weights; /* lse and weights may be NULL */
+    void *out, *weights; /* weights may be NULL; its numbers are 0 at first */
+    float *lse;          /* or NULL */
     /* The state; begins as the sink, 0, v_size zeros, 0, 0. */
     double top, total, *acc;
     int any, nan; /* was a key seen, was a score NaN */
@@ -144,32 +147,50 @@ typedef enum fa_careful_pass {
     FA_CAREFUL_DRAW
 } fa_careful_pass;
 
-/* The kernels of one instruction set. */
+/* The kernels that read or write the user's own numbers, for one element type. */
+typedef struct fa_typed_kernels {
+    /* panels[j / nr][d][j % nr] = k[j * k_stride + d]; the last panel is filled up with zeros. */
+    void (*pack_keys)(const void *k, int64_t k_stride, int n_keys, int qk_size, float *panels);
+    /* panels[c / nr][j][c % nr] = v[j * v_stride + c]; columns past v_size are zeros.
+     * hidden: NULL, or n_keys bytes: rows with a nonzero byte are packed as zeros and not read. */
+    void (*pack_values)(const void *v, int64_t v_stride, int n_keys, int v_size,
+                        const uint8_t *hidden, float *panels);
+    /* Raw scores of the tile, against keys of this type in place. */
+    void (*dots)(const fa_tile *tile);
+    /* o = o * alpha + s v, with values of this type in place. */
+    void (*values)(const fa_tile *tile, const float *alpha);
+    /* dst[d] = src[d] * factor */
+    void (*scale_row)(const void *src, float factor, int n, float *dst);
+    /* Takes the sink (log2 units, -inf = none) into the state and writes out = o / sum.
+     * Returns 1 if max, sum and all of o / sum are finite and sum > 0, else 0. */
+    int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,
+                      void *out);
+    /* dst[d] = src[d] */
+    void (*store_row)(const float *src, int n, void *dst);
+} fa_typed_kernels;
+
+/* The kernels of one instruction set.  A tile goes through them step by step: raw scores, the softmax
+ * (or another use of final scores), the sum of the values. */
 typedef struct fa_kernels {
     const char *name;
     int mr, nr; /* the register block: rows, keys (or value columns) */
 
-    /* panels[j / nr][d][j % nr] = k[j * k_stride + d]; the last panel is filled up with zeros. */
-    void (*pack_keys)(const float *k, int64_t k_stride, int n_keys, int qk_size, float *panels);
-    /* panels[c / nr][j][c % nr] = v[j * v_stride + c]; columns past v_size are zeros.
-     * hidden: NULL, or n_keys bytes: rows with a nonzero byte are packed as zeros and not read. */
-    void (*pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
-                        const uint8_t *hidden, float *panels);
+    fa_typed_kernels typed[FA_BF16 + 1]; /* by enum fa_type; there is none for FA_F64 */
+
     /* c[i, 0..nr) = sum_k a[i, k] b[k, 0..nr), each one chain of multiply-adds in the order of k. */
     void (*product)(const float *a, int64_t a_stride, int64_t n_rows, const float *b,
                     int64_t b_stride, int n, float *c, int64_t c_stride);
-    /* dst[d] = src[d] * factor */
-    void (*scale_row)(const float *src, float factor, int n, float *dst);
-    /* One step of the streaming softmax: scores of the tile, terms and masks, update of the state. */
-    void (*tile_prefill)(const fa_tile *tile);
-    void (*tile_decode)(const fa_tile *tile);
-    /* The same with additive scores. */
-    void (*tile_additive)(const fa_tile *tile);
-    /* Only the final scores, left in tile->s; v and o are not used. */
-    void (*scores_prefill)(const fa_tile *tile);
-    void (*scores_decode)(const fa_tile *tile);
-    void (*scores_additive)(const fa_tile *tile);
-    /* Those scores turned into final weights, from the final row_max and row_sum (sink included); */
+    /* Raw scores of the tile against packed keys: products, and additive scores. */
+    void (*products)(const fa_tile *tile);
+    void (*additive)(const fa_tile *tile);
+    /* Raw scores become final: terms and masks, in place. */
+    void (*finish_scores)(const fa_tile *tile);
+    /* One step of the streaming softmax: from raw scores to weights that are not normalised; maximum and
+     * sum of the state are updated, alpha gets what its outputs must be multiplied by. */
+    void (*softmax)(const fa_tile *tile, float *alpha);
+    /* o = o * alpha + s v, with packed values. */
+    void (*add_values)(const fa_tile *tile, const float *alpha);
+    /* Final scores turned into final weights, from the final row_max and row_sum (sink included); */
     void (*weights)(const fa_tile *tile);
     /* or looked through for the largest: row_max and picks are updated, row_sum becomes NaN if a
      * score is; */
@@ -188,10 +209,6 @@ typedef struct fa_kernels {
     /* (max, sum, o) of one row += those of another set of keys, exactly, in this order. */
     void (*merge_row)(float *row_max, float *row_sum, float *o, float max2, float sum2,
                       const float *o2, int n);
-    /* Takes the sink (log2 units, -inf = none) into the state and writes out = o / sum.
-     * Returns 1 if max, sum and all of out are finite and sum > 0, else 0. */
-    int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,
-                      float *out);
     /* Keys [lo, hi) of the careful row in one pass; then, before the weights, out and lse. */
     void (*careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_careful_pass pass);
     void (*careful_finish)(fa_careful *c);

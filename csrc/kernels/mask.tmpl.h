@@ -8,24 +8,6 @@
 
 #define FA_TERM_CHUNK 64 /* a multiple of every VF_LANES */
 
-/* IEEE binary16, subnormals, infinities and NaN included. */
-static float half_to_float(uint16_t h) {
-    union {
-        uint32_t u;
-        float f;
-    } r;
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    if (rest >= 0x7c00u)
-        r.u = sign | 0x7f800000u | (rest & 0x3ffu) << 13;
-    else if (rest >= 0x400u)
-        r.u = sign | ((rest << 13) + 0x38000000u);
-    else { /* rest * 2^-24, exactly */
-        r.f = (float)rest * 0x1p-24f;
-        r.u |= sign;
-    }
-    return r.f;
-}
-
 /* Finite numbers beyond the float range become its ends; infinities and NaN stay. */
 static double saturate(double x) {
     if (x > FLT_MAX && x < HUGE_VAL) return FLT_MAX;
@@ -33,17 +15,13 @@ static double saturate(double x) {
     return x;
 }
 
-/* Element `at` of a float term.  Finite values beyond float saturate: only a given -inf masks. */
-static float term_value(const char *term, int type, int64_t at) {
-    union {
-        uint32_t u;
-        float f;
-    } r;
+/* Element `at` of an array.  Finite values beyond float saturate: only a given -inf masks. */
+static float number_at(const void *p, int type, int64_t at) {
     switch (type) {
-    case FA_F64: return (float)saturate(((const double *)(const void *)term)[at]);
-    case FA_F16: return half_to_float(((const uint16_t *)(const void *)term)[at]);
-    case FA_BF16: r.u = (uint32_t)((const uint16_t *)(const void *)term)[at] << 16; return r.f;
-    default: return ((const float *)(const void *)term)[at];
+    case FA_F64: return (float)saturate(((const double *)p)[at]);
+    case FA_F16: return fa_from_f16(((const uint16_t *)p)[at]);
+    case FA_BF16: return fa_from_bf16(((const uint16_t *)p)[at]);
+    default: return ((const float *)p)[at];
     }
 }
 
@@ -57,7 +35,7 @@ static void add_float_term(float *s, int n, const char *term, int type, int64_t 
         const float *from = (const float *)(const void *)term + first + j;
         if (type != FA_F32 || stride != 1 || n_chunk % VF_LANES) {
             for (int i = 0; i < n_chunk; i++)
-                chunk[i] = term_value(term, type, (first + j + i) * stride);
+                chunk[i] = number_at(term, type, (first + j + i) * stride);
             for (int i = n_chunk; i % VF_LANES; i++) chunk[i] = 0.0f;
             from = chunk;
         }
@@ -111,7 +89,7 @@ static void apply_key_factors(float *s, int n, const float *factor) {
 }
 
 /* Row i of the tile: raw products -> scores; lanes past the tile's keys become -inf. */
-static void finish_scores(const fa_tile *t, int i) {
+static void finish_row_scores(const fa_tile *t, int i) {
     const fa_scoring *sc = t->scoring;
     const fa_row *row = &t->rows[i];
     float *s = t->s + (int64_t)i * t->s_stride;
@@ -135,8 +113,8 @@ static void finish_scores(const fa_tile *t, int i) {
     for (int j = hi; j < n_padded; j++) s[j] = -INFINITY;
 }
 
-static void finish_rows(const fa_tile *t) {
-    for (int i = 0; i < t->n_rows; i++) finish_scores(t, i);
+static void FA_NAME(finish_scores)(const fa_tile *t) {
+    for (int i = 0; i < t->n_rows; i++) finish_row_scores(t, i);
 }
 
 /* Adds the float terms of one key in double, natural units.  Returns 0 where the row may not see it. */
@@ -148,7 +126,7 @@ static int careful_terms(const fa_scoring *sc, const fa_row *row, int64_t key, d
         if (sc->term_type[x] == FA_BOOL) {
             if (!((const uint8_t *)row->term[x])[at]) return 0;
         } else {
-            float term = term_value(row->term[x], sc->term_type[x], at);
+            float term = number_at(row->term[x], sc->term_type[x], at);
             if (term == -INFINITY) return 0;
             *sum += term;
         }

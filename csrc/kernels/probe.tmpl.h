@@ -2,6 +2,17 @@
  * Windows onto the vector layer: one operation over arrays, for tests, and the machine's ceilings,
  * for benchmarks.  Used through the table by fa_probe and fa_ceiling_*.  No attention in here. */
 
+static vf through_f16(vf a) {
+    uint16_t lanes[VF_LANES];
+    vf_store_f16(lanes, a);
+    return vf_load_f16(lanes);
+}
+static vf through_bf16(vf a) {
+    uint16_t lanes[VF_LANES];
+    vf_store_bf16(lanes, a);
+    return vf_load_bf16(lanes);
+}
+
 /* out[i] = op(a[i], b[i], c[i]); operations across lanes see VF_LANES of them at a time. */
 FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
 #define FA_PROBE(name, value)    \
@@ -20,6 +31,8 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("copysign", vf_copysign(a, b))
     FA_PROBE("fraction", vf_fraction(a, &half))
     FA_PROBE("half_pow2", (vf_fraction(a, &half), half))
+    FA_PROBE("f16", through_f16(a))
+    FA_PROBE("bf16", through_bf16(a))
     FA_PROBE("lt", vf_select(vm_lt(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("eq", vf_select(vm_eq(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("select", vf_select(vm_lt(a, vf_set1(0.0f)), b, c))

@@ -72,11 +72,11 @@ static void apply_gaussian(const fa_tile *t, int i) {
 /* One step for all rows of a tile of raw products: s -> 2^(s - m'), m and l are updated, and alpha gets
  * the factors 2^(m - m') by which sums over earlier keys must be multiplied.  What is one number a row
  * is done for many rows at once, so that no row waits for another. */
-static void softmax_rows(const fa_tile *t, float *alpha) {
+static void FA_NAME(softmax)(const fa_tile *t, float *alpha) {
     float top[FA_MAX_ROW_BLOCK], sum[FA_MAX_ROW_BLOCK];
     int n = (int)fa_round_up(t->n_keys, VF_LANES);
     for (int i = 0; i < t->n_rows; i++) {
-        finish_scores(t, i);
+        finish_row_scores(t, i);
         top[i] = row_top(t->s + (int64_t)i * t->s_stride, n);
     }
     for (int i = 0; i < t->n_rows; i += VF_LANES) {
@@ -119,29 +119,4 @@ static void FA_NAME(merge_row)(float *row_max, float *row_sum, float *o, float m
     *row_sum = *row_sum * f1 + sum2 * f2;
     for (int c = 0; c < n; c += VF_LANES) /* rows are padded to whole vectors */
         vf_store(o + c, vf_fma(vf_load(o + c), g1, vf_mul(vf_load(o2 + c), g2)));
-}
-
-static int FA_NAME(finish_row)(float *row_max, float *row_sum, const float *o, float sink,
-                               int v_size, float *out) {
-    float old = *row_max, factor = 1.0f;
-    if (sink > old) {
-        *row_max = sink;
-        factor = exp2_one(old - sink);
-        *row_sum = *row_sum * factor + 1.0f;
-    } else if (sink != -INFINITY) { /* NaN too */
-        *row_sum += exp2_one(sink - exponent_base(old));
-    }
-    /* One division a row: a quotient of its own for each number costs as much as 16 products. */
-    vf f = vf_set1(factor / *row_sum), bad = vf_set1(0.0f);
-    for (int c = 0; c < v_size; c += VF_LANES) {
-        /* + 0: no negative zero, whose sign would tell how many hidden keys were multiplied. */
-        vf x = vf_fma(vf_load(o + c), f, vf_set1(0.0f));
-        bad = vf_fma(x, vf_set1(0.0f), bad); /* NaN from then on if x is not finite */
-        if (v_size - c >= VF_LANES)
-            vf_store(out + c, x);
-        else
-            vf_store_part(out + c, x, v_size - c);
-    }
-    return fabsf(*row_max) <= FLT_MAX && *row_sum > 0.0f && *row_sum <= FLT_MAX &&
-           vf_hsum(bad) == 0.0f;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The register-blocked product of one tile, and the packing that feeds it.
- * Used by the attention kernels.  Knows nothing of softmax or masks.
+ * The register-blocked products of one tile of packed keys and values.
+ * Used by ops/visit.c through the table, and by the other kernels.  Knows nothing of softmax or masks.
  *
  * Both products of attention have the form C[mr x NR] = A[mr x n] B[n x NR]: A is read a number at a
  * time and broadcast, B comes in rows of NR contiguous floats (panels: one after the other), C stays in registers.  Each element of
@@ -97,9 +97,12 @@ static void group_rows(const fa_tile *t, row_groups *g) {
 
 /* s = q k^T for a block of rows and packed keys.  Panels outside, rows inside: one panel stays in
  * the first-level cache while all rows of the block pass over it. */
-static void score_block(const fa_tile *t, const row_groups *g) {
+static void FA_NAME(products)(const fa_tile *t) {
+    row_groups groups, *g = &groups;
+    FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
+    group_rows(t, g);
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = t->k + (int64_t)j * t->qk_size;
+        const float *panel = (const float *)t->k + (int64_t)j * t->qk_size;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];
             const float *q = t->q + i * t->q_stride;
@@ -121,9 +124,11 @@ static void score_block(const fa_tile *t, const row_groups *g) {
 }
 
 /* o = o * alpha + s v for a block of rows and packed values; panels have v_stride floats. */
-static void value_block(const fa_tile *t, const row_groups *g, const float *alpha) {
+static void FA_NAME(add_values)(const fa_tile *t, const float *alpha) {
+    row_groups groups, *g = &groups;
+    group_rows(t, g);
     for (int c = 0; c < t->v_size; c += FA_NR) {
-        const float *panel = t->v + (c / FA_NR) * t->v_stride;
+        const float *panel = (const float *)t->v + (c / FA_NR) * t->v_stride;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x], n = g->n_keys[x];
             const float *p = t->s + i * t->s_stride;
@@ -150,57 +155,4 @@ static void FA_NAME(product)(const float *a, int64_t a_stride, int64_t n_rows, c
         FA_ROWS_SWITCH((int)fa_min64(FA_MR, n_rows - i), FA_BODY)
 #undef FA_BODY
     }
-}
-
-static void FA_NAME(pack_keys)(const float *k, int64_t k_stride, int n_keys, int qk_size,
-                               float *panels) {
-    for (int j = 0; j < n_keys; j += VF_LANES) {
-        float *to = panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + j % FA_NR;
-        int n = fa_min(VF_LANES, n_keys - j);
-        for (int d = 0; d < qk_size; d += VF_LANES) {
-            int nd = fa_min(VF_LANES, qk_size - d);
-            vf rows[VF_LANES];
-            for (int i = 0; i < VF_LANES; i++) rows[i] = vf_set1(0.0f);
-            for (int i = 0; i < n; i++) {
-                const float *from = k + (j + i) * k_stride + d;
-                FA_PREFETCH(from + VF_LANES * k_stride); /* the next rows: they may be far */
-                rows[i] = nd == VF_LANES ? vf_load(from) : vf_load_part(from, nd);
-            }
-            vf_transpose(rows);
-            for (int i = 0; i < nd; i++) vf_store(to + (int64_t)(d + i) * FA_NR, rows[i]);
-        }
-    }
-    /* Whole vectors of the last panel that hold no key. */
-    for (int j = (int)fa_round_up(n_keys, VF_LANES); j % FA_NR; j += VF_LANES)
-        for (int d = 0; d < qk_size; d++)
-            vf_store(panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + (int64_t)d * FA_NR +
-                         j % FA_NR,
-                     vf_set1(0.0f));
-}
-
-enum { VALUES_AHEAD = 16 }; /* rows fetched before their turn */
-
-static void FA_NAME(pack_values)(const float *v, int64_t v_stride, int n_keys, int v_size,
-                                 const uint8_t *hidden, float *panels) {
-    for (int j = 0; j < n_keys; j++) {
-        const float *from = v + j * v_stride;
-        int n = hidden && hidden[j] ? 0 : v_size; /* a hidden row is not read */
-        for (int c = 0; c < v_size; c += FA_ALIGN / (int)sizeof *v)
-            FA_PREFETCH(from + VALUES_AHEAD * v_stride + c);
-        for (int c = 0; c < v_size; c += FA_NR) {
-            float *to = panels + (int64_t)(c / FA_NR) * FA_NR * n_keys + (int64_t)j * FA_NR;
-            for (int x = 0; x < FA_NR; x += VF_LANES) {
-                int left = n - c - x;
-                vf_store(to + x, left >= VF_LANES ? vf_load(from + c + x)
-                                                  : vf_load_part(from + c + x, fa_max(0, left)));
-            }
-        }
-    }
-}
-
-static void FA_NAME(scale_row)(const float *src, float factor, int n, float *dst) {
-    vf f = vf_set1(factor);
-    int d = 0;
-    for (; d + VF_LANES <= n; d += VF_LANES) vf_store(dst + d, vf_mul(vf_load(src + d), f));
-    if (d < n) vf_store_part(dst + d, vf_mul(vf_load_part(src + d, n - d), f), n - d);
 }

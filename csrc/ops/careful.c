@@ -14,6 +14,10 @@ static fa_careful begin(const fa_task *t, int i) {
         .k = t->key,
         .a = d->attention_v ? t->rows[i].a : NULL,
         .v = t->value,
+        .q_type = d->query.type,
+        .k_type = d->key.type,
+        .v_type = d->value.type,
+        .out_type = d->out.type,
         .k_stride = d->key.row_stride,
         .v_stride = d->value.row_stride,
         .sink = t->rows[i].sink,
@@ -42,7 +46,7 @@ void fa_careful_row(const fa_task *t, int i) {
     fa_careful c = begin(t, i);
     c.out = fa_task_out(t, i);
     if (d->lse) c.lse = d->lse + flat;
-    if (d->weights) c.weights = d->weights + flat * d->n_keys;
+    if (d->weights) c.weights = fa_task_weights(t, i);
     for (int x = 0; x < c.v_size; x++) c.acc[x] = 0.0;
     pass_keys(t, &c, FA_CAREFUL_MAX);
     if (c.any && !c.nan) pass_keys(t, &c, FA_CAREFUL_SUM);
@@ -51,7 +55,7 @@ void fa_careful_row(const fa_task *t, int i) {
     /* Keys that are hidden have weight 0 all the same, the others become NaN.  Beyond the row's range
      * the fast path may have left NaN, where other rows of the block look. */
     c.nan = 0;
-    memset(c.weights, 0, (size_t)d->n_keys * sizeof *c.weights);
+    memset(c.weights, 0, (size_t)d->n_keys * (size_t)fa_type_bytes(d->out.type));
     if (c.any) pass_keys(t, &c, FA_CAREFUL_WEIGHTS);
 }
 

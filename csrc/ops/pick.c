@@ -27,8 +27,17 @@ static int is_found(const fa_task *t, int i) {
     return fabsf(t->row_max[i]) <= FLT_MAX && sum_is_good;
 }
 
+static void fill_with_nan(const fa_task *t, void *out) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int64_t item = fa_type_bytes(d->out.type);
+    const float nan = NAN;
+    for (int64_t x = 0; x < d->v_size; x++)
+        t->job->kernels->typed[d->out.type].store_row(&nan, 1, (char *)out + x * item);
+}
+
 void fa_pick_rows(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
+    const size_t bytes = (size_t)d->v_size * (size_t)fa_type_bytes(d->out.type);
     walk(t);
     for (int i = 0; i < t->n_rows; i++) {
         int is_nan = 0;
@@ -37,12 +46,12 @@ void fa_pick_rows(const fa_task *t) {
             if (fa_pool_poll(t->worker)) return;
             pick = fa_careful_pick(t, i, &is_nan);
         }
-        float *out = fa_task_out(t, i);
+        void *out = fa_task_out(t, i);
         if (pick < 0)
-            memset(out, 0, (size_t)d->v_size * sizeof *out);
+            memset(out, 0, bytes);
         else
-            memcpy(out, t->value + pick * d->value.row_stride, (size_t)d->v_size * sizeof *out);
-        for (int64_t x = 0; is_nan && x < d->v_size; x++) out[x] = NAN;
+            memcpy(out, t->value + pick * t->value_bytes, bytes);
+        if (is_nan) fill_with_nan(t, out);
         d->picks[fa_task_flat_row(t, i)] = pick;
     }
 }

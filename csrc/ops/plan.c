@@ -111,7 +111,7 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
         d->centers ? fmin(2.0 * d->half_width + 1.0, (double)d->n_keys) : (double)d->n_keys;
     double pairs = (double)p->n_heads * (double)p->n_rows * width;
     double size = (double)(d->qk_size + d->v_size);
-    double bytes = (double)p->n_heads * (double)d->n_keys * size * sizeof(float);
+    double bytes = (double)p->n_heads * (double)d->n_keys * size * 4.0;
     p->cost_ns = pairs * size * 0.02 + bytes * 0.05;                    /* 100 GFLOP/s, 20 GB/s */
     if (d->attention_v) p->cost_ns += pairs * (double)d->qk_size * 0.1; /* 10 G tanh/s */
 }

@@ -30,7 +30,7 @@ static void product_task(void *ctx, int64_t index, fa_worker *worker) {
     }
     float *block = j->scratch + (size_t)fa_worker_slot(worker) * j->slot_floats;
     float *results = block + d->size * k->nr;
-    k->pack_values(weight, d->n_cols, (int)d->size, (int)n_cols, NULL, block);
+    k->typed[FA_F32].pack_values(weight, d->n_cols, (int)d->size, (int)n_cols, NULL, block);
     k->product(rows, d->row_stride, n_rows, block, k->nr, (int)d->size, results, k->nr);
     for (int64_t i = 0; i < n_rows; i++)
         memcpy(out + i * d->n_cols, results + i * k->nr, (size_t)n_cols * sizeof *out);

@@ -10,7 +10,7 @@
 #include "ops/visit.h"
 
 static int finish_row(const fa_task *t, int i) {
-    return t->job->kernels->finish_row(
+    return t->job->kernels->typed[t->job->desc->out.type].finish_row(
         &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
         (float)(t->rows[i].sink * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
 }
@@ -35,8 +35,7 @@ static void finish_rows(const fa_task *t) {
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
-            memset(d->weights + fa_task_flat_row(t, i) * d->n_keys, 0,
-                   (size_t)d->n_keys * sizeof *d->weights);
+            memset(fa_task_weights(t, i), 0, (size_t)d->n_keys * (size_t)fa_type_bytes(d->out.type));
         fa_visit_chunks(t, 0, t->n_rows, FA_WEIGHTS);
     }
     for (int i = 0; i < t->n_rows; i++) {

@@ -7,8 +7,11 @@
 
 enum { SHORT_WINDOW = 32 }; /* so many keys more cost little, whichever way they are taken */
 
-static const size_t type_bytes[] = {
-    [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
+int fa_type_bytes(int type) {
+    static const int bytes[] = {
+        [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
+    return bytes[type];
+}
 
 static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch) {
     char *p = a->data;
@@ -21,7 +24,7 @@ static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch
 
 /* Row 0 of head 0 of a batch entry; moved by rows and heads with moved(). */
 static char *moved(const fa_array *a, char *from, int64_t head, int64_t row) {
-    return from + (head * a->head_stride + row * a->row_stride) * (int64_t)type_bytes[a->type];
+    return from + (head * a->head_stride + row * a->row_stride) * fa_type_bytes(a->type);
 }
 
 static char *first_of(const fa_sdpa_desc *d, const fa_array *a, int64_t batch, int64_t head) {
@@ -35,20 +38,26 @@ static int64_t split_row(const fa_task *t, int i, int64_t *query) {
     return row - *query * group;
 }
 
-const float *fa_task_query(const fa_task *t, int i) {
+const void *fa_task_query(const fa_task *t, int i) {
     int64_t query, head = split_row(t, i, &query);
-    return (const float *)(void *)moved(&t->job->desc->query, t->query, head, query);
+    return moved(&t->job->desc->query, t->query, head, query);
 }
 
-float *fa_task_out(const fa_task *t, int i) {
+void *fa_task_out(const fa_task *t, int i) {
     int64_t query, head = split_row(t, i, &query);
-    return (float *)(void *)moved(&t->job->desc->out, t->out, head, query);
+    return moved(&t->job->desc->out, t->out, head, query);
 }
 
 int64_t fa_task_flat_row(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t query, head = split_row(t, i, &query) + t->kv_head * t->job->plan.group;
     return (t->batch * d->n_q_heads + head) * d->n_queries + query;
+}
+
+char *fa_task_weights(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int64_t at = fa_task_flat_row(t, i) * d->n_keys;
+    return (char *)d->weights + at * fa_type_bytes(d->out.type);
 }
 
 static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
@@ -150,8 +159,10 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->kv_head = head % d->n_kv_heads;
     t->first_row = row_task * j->plan.rows_per_task;
     t->n_rows = (int)fa_min64(j->plan.rows_per_task, j->plan.n_rows - t->first_row);
-    t->key = (const float *)(void *)first_of(d, &d->key, t->batch, t->kv_head);
-    t->value = (const float *)(void *)first_of(d, &d->value, t->batch, t->kv_head);
+    t->key = first_of(d, &d->key, t->batch, t->kv_head);
+    t->value = first_of(d, &d->value, t->batch, t->kv_head);
+    t->key_bytes = d->key.row_stride * fa_type_bytes(d->key.type);
+    t->value_bytes = d->value.row_stride * fa_type_bytes(d->value.type);
     t->query = first_of(d, &d->query, t->batch, t->kv_head * j->plan.group);
     t->out = first_of(d, &d->out, t->batch, t->kv_head * j->plan.group);
     t->term[0] = first_of(d, &d->bias, t->batch, t->kv_head * j->plan.group);
@@ -179,12 +190,12 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->key_hi = 0;
     for (int i = 0; i < t->n_rows; i++) {
         describe_row(t, i, &t->rows[i]);
-        const float *query = fa_task_query(t, i);
+        const void *query = fa_task_query(t, i);
         float *q = t->q + i * l->q_stride;
         if (d->attention_v)
             make_exponentials(t, query, q, &t->rows[i]);
         else
-            j->kernels->scale_row(query, j->scoring.q_factor, (int)d->qk_size, q);
+            j->kernels->typed[d->query.type].scale_row(query, j->scoring.q_factor, (int)d->qk_size, q);
         if (t->rows[i].key_lo < t->rows[i].key_hi) {
             t->key_lo = fa_min64(t->key_lo, t->rows[i].key_lo);
             t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);
@@ -195,8 +206,9 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
 
 static void add_rows(fa_ahead *ahead, const fa_array *a, const char *first, int64_t size,
                      int64_t n) {
-    const float *rows = (const float *)(const void *)first;
-    if (size * n > 0) ahead->rows[ahead->n++] = fa_fetch_rows(rows, a->row_stride, size, n);
+    int64_t item = fa_type_bytes(a->type);
+    if (size * n > 0)
+        ahead->rows[ahead->n++] = fa_fetch_rows(first, a->row_stride * item, size * item, n);
 }
 
 void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahead *ahead) {

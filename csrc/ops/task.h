@@ -28,7 +28,8 @@ typedef struct fa_task {
     fa_worker *worker;
     int64_t batch, kv_head, first_row;
     int n_rows;
-    const float *key, *value; /* key 0 of this batch entry and kv head */
+    const char *key, *value; /* key 0 of this batch entry and kv head */
+    int64_t key_bytes, value_bytes; /* from one row to the next */
     /* Query 0 of this batch entry and of the first head of the group: query, out, bias, attn_mask. */
     char *query, *out, *term[2];
     int64_t key_lo, key_hi; /* keys that any row may see, by range */
@@ -52,8 +53,14 @@ void fa_task_begin(const fa_job *job, fa_worker *worker, int64_t head, int64_t r
 void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahead *ahead);
 
 /* Row i of the task: its query, its output, and its index in a C-contiguous (batch, heads, queries). */
-const float *fa_task_query(const fa_task *t, int i);
-float *fa_task_out(const fa_task *t, int i);
+const void *fa_task_query(const fa_task *t, int i);
+void *fa_task_out(const fa_task *t, int i);
 int64_t fa_task_flat_row(const fa_task *t, int i);
+
+/* The weights of row i for key 0. */
+char *fa_task_weights(const fa_task *t, int i);
+
+/* Bytes of one number of a type. */
+int fa_type_bytes(int type);
 
 #endif

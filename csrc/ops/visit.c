@@ -14,14 +14,15 @@ void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, flo
 }
 
 /* The value rows of a decode tile with the hidden ones zeroed; the keys stay where they are. */
-static void copy_visible_values(const fa_task *t, const float *values, int64_t stride, int n_keys) {
-    size_t bytes = (size_t)t->job->desc->v_size * sizeof *values;
+static void copy_visible_values(const fa_task *t, const char *values, int n_keys) {
+    const fa_sdpa_desc *d = t->job->desc;
+    size_t item = (size_t)fa_type_bytes(d->value.type), bytes = (size_t)d->v_size * item;
     for (int j = 0; j < n_keys; j++) {
-        float *to = t->v_panels + j * t->job->layout.o_stride;
+        char *to = (char *)t->v_panels + (size_t)j * (size_t)t->job->layout.o_stride * item;
         if (t->hidden[j])
             memset(to, 0, bytes);
         else
-            memcpy(to, values + j * stride, bytes);
+            memcpy(to, values + j * t->value_bytes, bytes);
     }
 }
 
@@ -46,10 +47,11 @@ static int is_on_scores(fa_visit_mode mode) {
 }
 
 static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
-    int64_t n_keys = t->job->desc->n_keys;
+    int type = t->job->desc->out.type, item = fa_type_bytes(type);
     for (int i = 0; i < tile->n_rows; i++)
-        memcpy(t->job->desc->weights + fa_task_flat_row(t, first + i) * n_keys + tile->key_first,
-               tile->s + (int64_t)i * tile->s_stride, (size_t)tile->n_keys * sizeof *tile->s);
+        t->job->kernels->typed[type].store_row(
+            tile->s + (int64_t)i * tile->s_stride, tile->n_keys,
+            fa_task_weights(t, first + i) + tile->key_first * item);
 }
 
 /* Whether any of the rows may see one of the keys. */
@@ -65,9 +67,11 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const fa_job *j = t->job;
     const fa_sdpa_desc *d = j->desc;
     const fa_kernels *k = j->kernels;
+    const fa_typed_kernels *of_keys = &k->typed[d->key.type], *of_values = &k->typed[d->value.type];
     const fa_layout *l = &j->layout;
+    const int v_item = fa_type_bytes(d->value.type);
     const int additive = d->attention_v != NULL, alone = t->rows[first].is_alone;
-    const int in_place = j->plan.is_decode || alone;
+    const int in_place = j->plan.is_decode || alone, keys_in_place = in_place && !additive;
     const int64_t key_size = additive ? fa_round_up(d->qk_size, 2) : d->qk_size;
     const int block_rows = alone ? 1 : j->plan.row_block;
     const int on_scores = is_on_scores(mode), v_size = mode == FA_SUMS ? 0 : (int)d->v_size;
@@ -80,8 +84,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
         next = fa_min64(hi, (key / j->plan.key_tile + 1) * j->plan.key_tile);
         int n = (int)(next - key);
         if (d->centers && !is_wanted(t, first, n_rows, key, n)) continue;
-        const float *keys = t->key + key * d->key.row_stride;
-        const float *values = t->value + key * d->value.row_stride;
+        const char *keys = t->key + key * t->key_bytes, *values = t->value + key * t->value_bytes;
         int64_t v_row = d->value.row_stride;
         const uint8_t *hidden = NULL;
         if (mode == FA_ONLY_VISIBLE) {
@@ -94,15 +97,17 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             panels = t->packed.panels + key * key_size;
             reach = t->packed.reach + key;
         } else if (additive) {
-            k->pack_additive_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->own_keys);
+            k->pack_additive_keys((const float *)(const void *)keys, d->key.row_stride, n,
+                                  (int)d->qk_size, t->own_keys);
         } else if (!in_place) {
-            k->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
+            of_keys->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
         }
         if (!in_place) {
-            if (!on_scores) k->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
+            if (!on_scores)
+                of_values->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
         } else if (hidden) {
-            copy_visible_values(t, values, v_row, n);
-            values = t->v_panels;
+            copy_visible_values(t, values, n);
+            values = (const char *)t->v_panels;
             v_row = l->o_stride;
         }
         for (int block = first / block_rows * block_rows; block < first + n_rows;
@@ -119,11 +124,16 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .v_size = v_size,
                 .q = t->q + row * l->q_stride,
                 .q_stride = l->q_stride,
-                .k = additive || !in_place ? panels + begin * key_size
-                                           : keys + begin * d->key.row_stride,
+                .k = keys_in_place ? (const void *)(keys + begin * t->key_bytes)
+                                   : panels + begin * key_size,
                 .k_stride = d->key.row_stride,
-                .v = in_place ? values + begin * v_row : t->v_panels + (int64_t)begin * k->nr,
+                .v = in_place ? (const void *)(values + begin * v_row * v_item)
+                              : t->v_panels + (int64_t)begin * k->nr,
                 .v_stride = in_place ? v_row : (int64_t)n * k->nr,
+                .k_item = fa_type_bytes(d->key.type),
+                .v_item = v_item,
+                .keys_in_place = keys_in_place,
+                .is_single = block_rows == 1,
                 .rows = t->rows + row,
                 .s = t->scores,
                 .s_stride = l->s_stride,
@@ -133,25 +143,21 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
                 .reach = reach + begin,
-                .raw_k = keys + begin * d->key.row_stride,
+                .raw_k = (const float *)(const void *)(keys + begin * t->key_bytes),
                 .raw_k_stride = d->key.row_stride,
-                .values_in_place = in_place,
-                .is_single = block_rows == 1,
                 .picks = t->picks + row,
                 .draws = t->draws + row,
             };
-            if (on_scores)
-                (additive   ? k->scores_additive
-                 : in_place ? k->scores_decode
-                            : k->scores_prefill)(&tile);
-            else
-                (additive ? k->tile_additive : in_place ? k->tile_decode : k->tile_prefill)(&tile);
-            if (mode == FA_WEIGHTS) {
-                k->weights(&tile);
-                store_weights(t, &tile, row);
-            } else if (on_scores) {
-                (mode == FA_TOP ? k->top : k->draw)(&tile);
+            (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
+            if (!on_scores) {
+                float alpha[FA_MAX_ROW_BLOCK];
+                k->softmax(&tile, alpha);
+                (in_place ? of_values->values : k->add_values)(&tile, alpha);
+                continue;
             }
+            k->finish_scores(&tile);
+            (mode == FA_TOP ? k->top : mode == FA_DRAW ? k->draw : k->weights)(&tile);
+            if (mode == FA_WEIGHTS) store_weights(t, &tile, row);
         }
         n_products += (int64_t)n_rows * n * (d->qk_size + d->v_size + 16);
         if (n_products < poll_after) continue;

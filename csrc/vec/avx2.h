@@ -26,6 +26,27 @@ FA_INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
 FA_INLINE void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
 FA_INLINE vf vf_load_part(const float *p, int n) { return _mm256_maskload_ps(p, vm_first(n)); }
 FA_INLINE void vf_store_part(float *p, vf a, int n) { _mm256_maskstore_ps(p, vm_first(n), a); }
+FA_INLINE vf vf_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+FA_INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
+    __m128i h = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128((__m128i *)(void *)p, h);
+}
+FA_INLINE void vf_store_bf16(uint16_t *p, vf a) {
+    __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    __m256 nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    r = _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), nan));
+    r = _mm256_srli_epi32(r, 16);
+    r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(r));
+}
 FA_INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
 FA_INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 FA_INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }

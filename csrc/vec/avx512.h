@@ -28,6 +28,23 @@ FA_INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
 FA_INLINE void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
 FA_INLINE vf vf_load_part(const float *p, int n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
 FA_INLINE void vf_store_part(float *p, vf a, int n) { _mm512_mask_storeu_ps(p, vm_first(n), a); }
+FA_INLINE vf vf_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+FA_INLINE vf vf_load_bf16(const uint16_t *p) {
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+FA_INLINE void vf_store_bf16(uint16_t *p, vf a) {
+    __m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    r = _mm512_mask_blend_epi32(nan, r, _mm512_or_si512(u, _mm512_set1_epi32(0x400000)));
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16)));
+}
 FA_INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 FA_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 FA_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }

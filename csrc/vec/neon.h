@@ -44,6 +44,21 @@ FA_INLINE void vf_store_part(float *p, vf a, int n) {
     if (n == 1) vst1q_lane_f32(p, a, 0);
     if (n == 3) vst1q_lane_f32(p + 2, a, 2);
 }
+FA_INLINE vf vf_load_f16(const uint16_t *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+FA_INLINE vf vf_load_bf16(const uint16_t *p) {
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+}
+FA_INLINE void vf_store_bf16(uint16_t *p, vf a) {
+    uint32x4_t u = vreinterpretq_u32_f32(a), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    uint32x4_t r = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd);
+    r = vbslq_u32(vceqq_f32(a, a), r, vorrq_u32(u, vdupq_n_u32(0x400000)));
+    vst1_u16(p, vshrn_n_u32(r, 16));
+}
 FA_INLINE vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
 FA_INLINE vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
 FA_INLINE vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }

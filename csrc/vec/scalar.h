@@ -18,6 +18,12 @@
 typedef float vf;
 typedef int vm;
 
+/* 16-bit floats: IEEE binary16 and bfloat16.  Loads are exact, stores round to nearest, ties to even;
+ * NaN stays NaN. */
+FA_INLINE vf vf_load_f16(const uint16_t *p) { return fa_from_f16(*p); }
+FA_INLINE vf vf_load_bf16(const uint16_t *p) { return fa_from_bf16(*p); }
+FA_INLINE void vf_store_f16(uint16_t *p, vf a) { *p = fa_to_f16(a); }
+FA_INLINE void vf_store_bf16(uint16_t *p, vf a) { *p = fa_to_bf16(a); }
 /* All lanes x. */
 FA_INLINE vf vf_set1(float x) { return x; }
 /* Lane i holds i. */

@@ -18,6 +18,7 @@
 
 #include "fastattn.h"
 #include "ops/backend.h"
+#include "vec/half.h"
 
 #define N_ELEMENTS(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -339,6 +340,8 @@ typedef struct problem {
     int local;
     double half_width, sigma;
     int hard; /* 1 = the largest score, 2 = drawn */
+    /* Types of value and out, and of key and query unless scores are additive: 0 = FA_F32. */
+    int type, is_mixed; /* mixed: the query is FA_F32 all the same */
 } problem;
 
 typedef struct call {
@@ -351,6 +354,7 @@ typedef struct call {
     double *centers, *draws;
     int64_t *picks;
     int64_t lengths[8];
+    uint16_t *halves[5]; /* q, k, v, out, weights of 16-bit types: the floats above are their copies */
 } call;
 
 enum { GUARD = 4 }; /* floats between the rows of out, which must survive */
@@ -437,6 +441,57 @@ static void make_additive(call *c) {
     d->packed_keys = c->packed;
 }
 
+static uint16_t to_half(int type, float x) { return type == FA_F16 ? fa_to_f16(x) : fa_to_bf16(x); }
+
+static float from_half(int type, uint16_t h) {
+    return type == FA_F16 ? fa_from_f16(h) : fa_from_bf16(h);
+}
+
+/* Makes an array one of a 16-bit type; the floats it came from are rounded to it. */
+static void halve(call *c, int which, fa_array *a, float *data, size_t n, int type) {
+    uint16_t *h = c->halves[which] = allocate(n * sizeof *h);
+    for (size_t i = 0; i < n; i++) {
+        h[i] = to_half(type, data[i]);
+        data[i] = from_half(type, h[i]);
+    }
+    if (!a) return;
+    a->data = h;
+    a->type = type;
+    c->lead[which] /= 2;
+}
+
+static size_t size_of(int64_t rows, int64_t cols, int64_t gap) {
+    return rows ? (size_t)((rows - 1) * (cols + gap) + cols) : 0;
+}
+
+static void make_halves(call *c) {
+    const problem *p = &c->p;
+    fa_sdpa_desc *d = &c->desc;
+    int64_t q_rows = (int64_t)p->batch * p->q_heads * p->n_queries;
+    int64_t k_rows = (int64_t)p->batch * p->kv_heads * p->n_keys;
+    if (!p->type) return;
+    if (!p->additive && !p->is_mixed)
+        halve(c, 0, &d->query, c->q, size_of(q_rows, p->qk_size, p->gap), p->type);
+    if (!p->additive) halve(c, 1, &d->key, c->k, size_of(k_rows, p->qk_size, p->gap), p->type);
+    halve(c, 2, &d->value, c->v, size_of(k_rows, p->v_size, p->gap), p->type);
+    halve(c, 3, &d->out, c->out, size_of(q_rows, p->v_size, GUARD), p->type);
+    if (p->weights) {
+        halve(c, 4, NULL, c->weights, (size_t)q_rows * (size_t)p->n_keys, p->type);
+        d->weights = c->halves[4];
+    }
+}
+
+/* Results of a 16-bit type as floats. */
+static void read_halves(call *c) {
+    const problem *p = &c->p;
+    int64_t q_rows = (int64_t)p->batch * p->q_heads * p->n_queries;
+    size_t n_out = size_of(q_rows, p->v_size, GUARD), n_weights = (size_t)(q_rows * p->n_keys);
+    if (!p->type) return;
+    for (size_t i = 0; i < n_out; i++) c->out[i] = from_half(p->type, c->halves[3][i]);
+    for (size_t i = 0; p->weights && i < n_weights; i++)
+        c->weights[i] = from_half(p->type, c->halves[4][i]);
+}
+
 /* What local and hard attention have besides. */
 static void make_selection(call *c) {
     const problem *p = &c->p;
@@ -507,12 +562,14 @@ static call *make_call(const problem *given) {
     if (p->poison) poison_keys(c);
     if (p->additive) make_additive(c);
     make_selection(c);
+    make_halves(c);
     return c;
 }
 
 static void free_call(call *c) {
     free(c->q), free(c->k), free(c->v), free(c->out), free(c->lse), free(c->weights);
     free(c->mask), free(c->bias), free(c->packed), free(c->a), free(c->factors);
+    for (int x = 0; x < N_ELEMENTS(c->halves); x++) free(c->halves[x]);
     free(c->centers), free(c->draws), free(c->picks), free(c);
 }
 
@@ -573,8 +630,10 @@ static int score(const call *c, int b, int h, int i, int j, double *s, double *s
  * every score is off by four units in its last place. */
 static void check_value(const call *c, const char *what, int64_t at, float got, double want,
                         double size, double slack) {
-    double limit = 2e-5 * fabs(want) + 2e-6 * fmax(1.0, size) + slack;
     const problem *p = &c->p;
+    double limit = 2e-5 * fabs(want) + 2e-6 * fmax(1.0, size) + slack;
+    if (p->type && strcmp(what, "lse") != 0) /* and the rounding of the result */
+        limit += fabs(want) * (p->type == FA_F16 ? 0x1p-11 : 0x1p-8) + 0x1p-25;
     CHECK((want != want && got != got) || got == want || fabs(got - want) <= limit,
           "%s[%lld] = %.9g, not %.9g +- %.3g; queries %d keys %d heads %d/%d sizes %d %d", what,
           (long long)at, got, want, limit, p->n_queries, p->n_keys, p->q_heads, p->kv_heads,
@@ -683,6 +742,7 @@ static void check_call(const problem *p, int every) {
         for (int x = 0; x < p->v_size; x++) c->out[i * (size_t)(p->v_size + GUARD) + x] = NAN;
     }
     CHECK(fa_sdpa(&c->desc) == FA_OK, "status");
+    read_halves(c);
     for (int b = 0; b < p->batch; b++)
         for (int h = 0; h < p->q_heads; h++)
             for (int i = (h + b) % every; i < p->n_queries; i += every)
@@ -811,6 +871,45 @@ static void test_hidden_nan_stays_hidden(void) {
     }
 }
 
+static void test_half_types(void) {
+    for (int i = 0; i < 240 / SLOW; i++) {
+        problem p = random_problem();
+        p.type = i % 2 ? FA_F16 : FA_BF16;
+        p.is_mixed = i % 5 == 0;
+        p.poison = i % 4 == 3;
+        if (i % 6 == 5) p.additive = 1, p.spread = 1.0f, p.softcap = 0.0, p.packed = i % 12 == 5;
+        if (i % 8 == 7) p.n_keys = 1200;
+        if (i % 7 == 0) p.local = 1 + i % 2, p.half_width = 20.5, p.sigma = 9.0;
+        if (i % 10 == 1) p.hard = 1, p.weights = p.sinks = 0;
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+    for (int type = FA_F16; type <= FA_BF16; type++)
+        for (int size = 1; size <= 40; size++) {
+            problem p = {1, 2, 1, 1 + 30 * (size % 2), 70, size, size, .type = type, .gap = size % 3};
+            check_call(&p, 4);
+        }
+}
+
+/* Every number of the types, there and back, and the rounding of floats between them. */
+static void test_half_conversions(void) {
+    static float x[1 << 16], out[1 << 16];
+    for (int type = FA_F16; type <= FA_BF16; type++) {
+        const char *op = type == FA_F16 ? "f16" : "bf16";
+        for (int i = 0; i < N_ELEMENTS(x); i++) x[i] = from_half(type, (uint16_t)i);
+        probe(op, x, x, x, out, N_ELEMENTS(x));
+        for (int i = 0; i < N_ELEMENTS(x); i++) CHECK(same(out[i], x[i]), "%s(%g) = %g", op, x[i], out[i]);
+        for (int i = 0; i < N_ELEMENTS(x); i++) { /* halfway to the next number, and a bit beside */
+            uint32_t step = type == FA_F16 ? 1u << 12 : 1u << 15;
+            x[i] = float_of(bits_of(from_half(type, (uint16_t)i)) + step + (uint32_t)(i % 3) - 1u);
+        }
+        probe(op, x, x, x, out, N_ELEMENTS(x));
+        for (int i = 0; i < N_ELEMENTS(x); i++) {
+            float want = from_half(type, to_half(type, x[i]));
+            CHECK(same(out[i], want), "%s(%.9g) = %.9g, not %.9g", op, x[i], out[i], want);
+        }
+    }
+}
+
 /* The same bits from one thread and from several. */
 static void test_threads_change_no_bit(void) {
     for (int decode = 0; decode < 2; decode++) {
@@ -918,6 +1017,7 @@ static const test tests[] = {
     TEST(parts_touch_the_first_floats_only),
     TEST(power_of_two),
     TEST(hyperbolic_tangent),
+    TEST(half_conversions),
     TEST(packing),
     TEST(products),
     TEST(prefill_at_the_edges_of_tiles),
@@ -925,6 +1025,7 @@ static const test tests[] = {
     TEST(head_sizes),
     TEST(options),
     TEST(hidden_nan_stays_hidden),
+    TEST(half_types),
     TEST(threads_change_no_bit),
     TEST(additive),
     TEST(local),

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * The kernels that read or write the user's own numbers, once for each element type: FA_E names it,
+ * fa_element is what lies in memory, ve_* are the wrappers that convert.
+ * Used by kernels/all.tmpl.h.  Holds no algorithm. */
+
+#define FA_TYPED_(name, e) FA_NAME(name##_##e)
+#define FA_TYPED_OF(name, e) FA_TYPED_(name, e)
+#define FA_TYPED(name) FA_TYPED_OF(name, FA_E)
+
+/* Their place in the table of kernels. */
+#define FA_TYPED_KERNELS(e)                       \
+    {                                             \
+        .pack_keys = FA_NAME(pack_keys_##e),      \
+        .pack_values = FA_NAME(pack_values_##e),  \
+        .dots = FA_NAME(dots_##e),                \
+        .values = FA_NAME(values_##e),            \
+        .scale_row = FA_NAME(scale_row_##e),      \
+        .finish_row = FA_NAME(finish_row_##e),    \
+        .store_row = FA_NAME(store_row_##e),      \
+    }
+
+#define FA_E f32
+#define fa_element float
+#define ve_load vf_load
+#define ve_load_part vf_load_part
+#define ve_store vf_store
+#define ve_store_part vf_store_part
+
+#include "kernels/typed.tmpl.h"
+#undef FA_E
+#undef fa_element
+#undef ve_load
+#undef ve_load_part
+#undef ve_store
+#undef ve_store_part
+
+/* Parts of 16-bit numbers go through memory of our own: heads whose size is no multiple of the lanes. */
+#define fa_element uint16_t
+#define ve_load_part FA_TYPED(load_part)
+#define ve_store_part FA_TYPED(store_part)
+
+#define FA_E f16
+#define ve_load vf_load_f16
+#define ve_store vf_store_f16
+
+#include "kernels/half_parts.tmpl.h"
+
+#include "kernels/typed.tmpl.h"
+#undef FA_E
+#undef ve_load
+#undef ve_store
+
+#define FA_E bf16
+#define ve_load vf_load_bf16
+#define ve_store vf_store_bf16
+
+#include "kernels/half_parts.tmpl.h"
+
+#include "kernels/typed.tmpl.h"
+#undef FA_E
+#undef fa_element
+#undef ve_load
+#undef ve_load_part
+#undef ve_store
+#undef ve_store_part

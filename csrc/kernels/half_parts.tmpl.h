@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT
+ * Parts of vectors of 16-bit numbers.
+ * Used by kernels/elements.tmpl.h, for each such type.  As vf_load_part and vf_store_part. */
+
+FA_INLINE vf FA_TYPED(load_part)(const uint16_t *p, int n) {
+    uint16_t lanes[VF_LANES] = {0};
+    memcpy(lanes, p, (size_t)n * sizeof *p);
+    return ve_load(lanes);
+}
+
+FA_INLINE void FA_TYPED(store_part)(uint16_t *p, vf a, int n) {
+    uint16_t lanes[VF_LANES];
+    ve_store(lanes, a);
+    memcpy(p, lanes, (size_t)n * sizeof *p);
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT
+ * Few rows against keys and values as they lie: limited by memory bandwidth.
+ * Used by ops/visit.c through the table, a copy for each element type.  Packs nothing: each key and
+ * value is read once for all rows.
+ * While scores are made the tile's values are fetched, while values are summed the next keys: memory
+ * is never idle. */
+
+/* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
+ * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
+FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
+    enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)) };
+    const int per_row = VF_LANES / n_rows;
+    const float *q = t->q + i * t->q_stride;
+    const fa_element *keys = t->k, *k[VF_LANES];
+    vf acc[VF_LANES];
+    for (int x = 0; x < per_row; x++) /* past the end the last key is read again */
+        k[x] = keys + (int64_t)(j + fa_min(x, n_keys - 1)) * t->k_stride;
+    for (int x = 0; x < VF_LANES; x++) acc[x] = vf_set1(0.0f);
+    int d = 0;
+    for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
+        vf qd[MAX_ROWS];
+        for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * t->q_stride + d);
+        for (int x = 0; x < per_row; x++) {
+            vf kd = ve_load(k[x] + d);
+            if ((d / VF_LANES * per_row + x) % VECTORS_OF_LINE == 0) fetch_line(ahead);
+            for (int r = 0; r < n_rows; r++)
+                acc[r * per_row + x] = vf_fma(qd[r], kd, acc[r * per_row + x]);
+        }
+    }
+    if (d < t->qk_size) {
+        int left = t->qk_size - d;
+        for (int r = 0; r < n_rows; r++) {
+            vf qd = vf_load_part(q + r * t->q_stride + d, left);
+            for (int x = 0; x < per_row; x++)
+                acc[r * per_row + x] =
+                    vf_fma(qd, ve_load_part(k[x] + d, left), acc[r * per_row + x]);
+        }
+    }
+    /* Rows of scores have room past the last key: whole groups are stored, the rest is masked later. */
+    float sums[VF_LANES], *s = t->s + (int64_t)i * t->s_stride + j;
+    vf_store(sums, vf_hsums(acc));
+    for (int r = 0; r < n_rows; r++)
+        memcpy(s + (int64_t)r * t->s_stride, sums + r * per_row, (size_t)per_row * sizeof *sums);
+}
+
+/* The same against up to VF_LANES keys. */
+FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
+    for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
+        FA_TYPED(dot_rows)(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
+}
+
+static void FA_TYPED(dots)(const fa_tile *t) {
+    const int64_t v_bytes = t->v_stride * t->v_item;
+    for (int j = 0; j < t->n_keys; j += VF_LANES) {
+        int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
+        fa_fetch ahead = fa_fetch_rows((const char *)t->v + j * v_bytes, v_bytes,
+ (int64_t)t->v_size * t->v_item, VF_LANES);
+#if VF_LANES >= 4
+        for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, j, n, &ahead);
+        for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, j, n, &ahead);
+#endif
+        for (; i < t->n_rows; i++) FA_TYPED(dot_keys)(1, t, i, j, n, &ahead);
+    }
+}
+
+/* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
+FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const float *alpha,
+                             fa_fetch *ahead) {
+    enum { COLUMNS_OF_LINE = FA_ALIGN / (int)sizeof(fa_element) };
+    const float *p = t->s + (int64_t)i * t->s_stride;
+    const fa_element *v = (const fa_element *)t->v + c;
+    int left = t->v_size - c;
+    vf acc[FA_MR][FA_NV];
+    for (int r = 0; r < mr; r++)
+        for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
+    for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
+        vf vj[FA_NV];
+        for (int x = (COLUMNS_OF_LINE - c % COLUMNS_OF_LINE) % COLUMNS_OF_LINE; x < FA_NR;
+ x += COLUMNS_OF_LINE) fetch_line(ahead);
+        for (int x = 0; x < FA_NV; x++)
+            vj[x] = left >= FA_NR ? ve_load(v + x * VF_LANES)
+                                  : ve_load_part(v + x * VF_LANES,
+                                                 fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
+        for (int r = 0; r < mr; r++) {
+            vf pj = vf_set1(p[(int64_t)r * t->s_stride + j]);
+            for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_fma(pj, vj[x], acc[r][x]);
+        }
+    }
+    for (int r = 0; r < mr; r++)
+        for (int x = 0; x < FA_NV; x++) {
+            float *o = t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
+            vf_store(o, vf_fma(vf_load(o), vf_set1(alpha[i + r]), acc[r][x]));
+        }
+}
+
+/* The same for one row and wide values: some keys at a time from end to end, so that memory is read in
+ * the order in which it lies; the sums pass through a cache instead. */
+FA_INLINE void FA_TYPED(value_keys)(int n, const fa_tile *t, int j, vf factor) {
+    const fa_element *v = (const fa_element *)t->v + j * t->v_stride;
+    vf p[4];
+    for (int x = 0; x < n; x++) p[x] = vf_set1(t->s[j + x]);
+    for (int c = 0; c < t->v_size; c += VF_LANES) {
+        int left = t->v_size - c;
+        vf sum = vf_mul(vf_load(t->o + c), factor);
+        for (int x = 0; x < n; x++, v += t->v_stride)
+            sum = vf_fma(p[x], left >= VF_LANES ? ve_load(v + c) : ve_load_part(v + c, left), sum);
+        v -= n * t->v_stride;
+        vf_store(t->o + c, sum);
+    }
+}
+
+static void FA_TYPED(wide_values)(const fa_tile *t, float alpha) {
+    int j = 0;
+    for (; j + 4 <= t->n_keys; j += 4) /* 8 at a time are not faster */
+        FA_TYPED(value_keys)(4, t, j, vf_set1(j ? 1.0f : alpha));
+    for (; j < t->n_keys; j++) FA_TYPED(value_keys)(1, t, j, vf_set1(j ? 1.0f : alpha));
+}
+
+/* o = o * alpha + s v for a block of rows and values in place.  Meanwhile the next keys are fetched from
+ * memory, if they are in place too, else the next columns from a cache. */
+static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
+    const int64_t k_bytes = t->k_stride * t->k_item;
+    row_groups g;
+    if (!t->keys_in_place && t->is_single && t->v_size > 2 * FA_NR) {
+        FA_TYPED(wide_values)(t, alpha[0]);
+        return;
+    }
+    group_rows(t, &g);
+    fa_fetch ahead = fa_fetch_rows((const char *)t->k + t->n_keys * k_bytes, k_bytes,
+                                   (int64_t)t->qk_size * t->k_item, t->n_keys);
+    for (int c = 0; c < t->v_size; c += FA_NR) {
+        if (!t->keys_in_place)
+            ahead = fa_fetch_rows((const fa_element *)t->v + c + FA_NR,
+                                  t->v_stride * (int64_t)sizeof(fa_element),
+                                  FA_NR * (int64_t)sizeof(fa_element), t->n_keys);
+        for (int x = 0; x < g.n; x++) {
+            int i = g.first[x];
+#define FA_BODY(mr) FA_TYPED(value_columns)(mr, t, i, c, alpha, &ahead)
+            FA_ROWS_SWITCH(g.first[x + 1] - i, FA_BODY)
+#undef FA_BODY
+        }
+    }
+}
