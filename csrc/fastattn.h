@@ -48,7 +48,7 @@ typedef struct fa_sdpa_desc {
     fa_array query, key, value, out; /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1 */
     fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
     float *lse;                      /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
-    void *weights;            /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
+    void *weights; /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
     const int64_t *kv_lengths; /* n_batch values in [0, n_keys], or NULL: n_keys for all */

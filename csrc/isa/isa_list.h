@@ -14,8 +14,8 @@
 #endif
 
 #if defined(__x86_64__) || defined(_M_X64)
-#define FA_ISA_LIST(X)                \
-    X(avx512, FA_NEEDS_AVX512)        \
+#define FA_ISA_LIST(X)                              \
+    X(avx512, FA_NEEDS_AVX512)                      \
     X(avx2, FA_CPU_AVX2 | FA_CPU_FMA | FA_CPU_F16C) \
     X(scalar, 0)
 #elif (defined(__aarch64__) && !defined(__ARM_BIG_ENDIAN)) || defined(_M_ARM64)

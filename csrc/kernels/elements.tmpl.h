@@ -8,15 +8,12 @@
 #define FA_TYPED(name) FA_TYPED_OF(name, FA_E)
 
 /* Their place in the table of kernels. */
-#define FA_TYPED_KERNELS(e)                       \
-    {                                             \
-        .pack_keys = FA_NAME(pack_keys_##e),      \
-        .pack_values = FA_NAME(pack_values_##e),  \
-        .dots = FA_NAME(dots_##e),                \
-        .values = FA_NAME(values_##e),            \
-        .scale_row = FA_NAME(scale_row_##e),      \
-        .finish_row = FA_NAME(finish_row_##e),    \
-        .store_row = FA_NAME(store_row_##e),      \
+#define FA_TYPED_KERNELS(e)                                                           \
+    {                                                                                 \
+        .pack_keys = FA_NAME(pack_keys_##e), .pack_values = FA_NAME(pack_values_##e), \
+        .dots = FA_NAME(dots_##e), .values = FA_NAME(values_##e),                     \
+        .scale_row = FA_NAME(scale_row_##e), .finish_row = FA_NAME(finish_row_##e),   \
+        .store_row = FA_NAME(store_row_##e),                                          \
     }
 
 #define FA_E f32

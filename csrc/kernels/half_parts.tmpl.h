@@ -4,12 +4,14 @@
 
 FA_INLINE vf FA_TYPED(load_part)(const uint16_t *p, int n) {
     uint16_t lanes[VF_LANES] = {0};
-    memcpy(lanes, p, (size_t)n * sizeof *p);
+    for (int i = 0; i < VF_LANES; i++)
+        if (i < n) lanes[i] = p[i];
     return ve_load(lanes);
 }
 
 FA_INLINE void FA_TYPED(store_part)(uint16_t *p, vf a, int n) {
     uint16_t lanes[VF_LANES];
     ve_store(lanes, a);
-    memcpy(p, lanes, (size_t)n * sizeof *p);
+    for (int i = 0; i < VF_LANES; i++)
+        if (i < n) p[i] = lanes[i];
 }

@@ -7,7 +7,8 @@
 
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
-FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
+FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, int n_keys,
+                                  fa_fetch *ahead) {
     enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)) };
     const int per_row = VF_LANES / n_rows;
     const float *q = t->q + i * t->q_stride;
@@ -44,7 +45,8 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, in
 }
 
 /* The same against up to VF_LANES keys. */
-FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, int j, int n_keys, fa_fetch *ahead) {
+FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, int j, int n_keys,
+                                  fa_fetch *ahead) {
     for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
         FA_TYPED(dot_rows)(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
 }
@@ -54,7 +56,7 @@ static void FA_TYPED(dots)(const fa_tile *t) {
     for (int j = 0; j < t->n_keys; j += VF_LANES) {
         int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
         fa_fetch ahead = fa_fetch_rows((const char *)t->v + j * v_bytes, v_bytes,
- (int64_t)t->v_size * t->v_item, VF_LANES);
+                                       (int64_t)t->v_size * t->v_item, VF_LANES);
 #if VF_LANES >= 4
         for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, j, n, &ahead);
         for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, j, n, &ahead);
@@ -65,7 +67,7 @@ static void FA_TYPED(dots)(const fa_tile *t) {
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
 FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const float *alpha,
-                             fa_fetch *ahead) {
+                                       fa_fetch *ahead) {
     enum { COLUMNS_OF_LINE = FA_ALIGN / (int)sizeof(fa_element) };
     const float *p = t->s + (int64_t)i * t->s_stride;
     const fa_element *v = (const fa_element *)t->v + c;
@@ -76,7 +78,8 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
     for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
         vf vj[FA_NV];
         for (int x = (COLUMNS_OF_LINE - c % COLUMNS_OF_LINE) % COLUMNS_OF_LINE; x < FA_NR;
- x += COLUMNS_OF_LINE) fetch_line(ahead);
+             x += COLUMNS_OF_LINE)
+            fetch_line(ahead);
         for (int x = 0; x < FA_NV; x++)
             vj[x] = left >= FA_NR ? ve_load(v + x * VF_LANES)
                                   : ve_load_part(v + x * VF_LANES,

@@ -128,9 +128,9 @@ typedef struct fa_careful {
     int qk_size, v_size;
     const void *q, *k, *v; /* the user's rows, and the types of their numbers */
     int q_type, k_type, v_type, out_type;
-    const float *a;         /* additive scores: attention_v; else NULL */
+    const float *a; /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
-    double sink;                /* -inf: none */
+    double sink;         /* -inf: none */
     void *out, *weights; /* weights may be NULL; its numbers are 0 at first */
     float *lse;          /* or NULL */
     /* The state; begins as the sink, 0, v_size zeros, 0, 0. */

@@ -3,7 +3,7 @@
  * Used by ops/visit.c through the table, a copy for each element type.  It multiplies nothing. */
 
 static void FA_TYPED(pack_keys)(const void *keys, int64_t k_stride, int n_keys, int qk_size,
-                               float *panels) {
+                                float *panels) {
     const fa_element *k = keys;
     for (int j = 0; j < n_keys; j += VF_LANES) {
         float *to = panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + j % FA_NR;
@@ -30,7 +30,7 @@ static void FA_TYPED(pack_keys)(const void *keys, int64_t k_stride, int n_keys, 
 }
 
 static void FA_TYPED(pack_values)(const void *values, int64_t v_stride, int n_keys, int v_size,
-                                 const uint8_t *hidden, float *panels) {
+                                  const uint8_t *hidden, float *panels) {
     enum { ROWS_AHEAD = 16 }; /* fetched before their turn */
     const fa_element *v = values;
     for (int j = 0; j < n_keys; j++) {

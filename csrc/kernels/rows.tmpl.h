@@ -19,7 +19,7 @@ static void FA_TYPED(store_row)(const float *src, int n, void *to) {
 }
 
 static int FA_TYPED(finish_row)(float *row_max, float *row_sum, const float *o, float sink,
-                               int v_size, void *result) {
+                                int v_size, void *result) {
     fa_element *out = result;
     float old = *row_max, factor = 1.0f;
     if (sink > old) {

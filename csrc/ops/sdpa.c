@@ -35,7 +35,8 @@ static void finish_rows(const fa_task *t) {
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
-            memset(fa_task_weights(t, i), 0, (size_t)d->n_keys * (size_t)fa_type_bytes(d->out.type));
+            memset(fa_task_weights(t, i), 0,
+                   (size_t)d->n_keys * (size_t)fa_type_bytes(d->out.type));
         fa_visit_chunks(t, 0, t->n_rows, FA_WEIGHTS);
     }
     for (int i = 0; i < t->n_rows; i++) {

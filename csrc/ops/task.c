@@ -195,7 +195,8 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
         if (d->attention_v)
             make_exponentials(t, query, q, &t->rows[i]);
         else
-            j->kernels->typed[d->query.type].scale_row(query, j->scoring.q_factor, (int)d->qk_size, q);
+            j->kernels->typed[d->query.type].scale_row(query, j->scoring.q_factor, (int)d->qk_size,
+                                                       q);
         if (t->rows[i].key_lo < t->rows[i].key_hi) {
             t->key_lo = fa_min64(t->key_lo, t->rows[i].key_lo);
             t->key_hi = fa_max64(t->key_hi, t->rows[i].key_hi);

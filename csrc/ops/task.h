@@ -28,7 +28,7 @@ typedef struct fa_task {
     fa_worker *worker;
     int64_t batch, kv_head, first_row;
     int n_rows;
-    const char *key, *value; /* key 0 of this batch entry and kv head */
+    const char *key, *value;        /* key 0 of this batch entry and kv head */
     int64_t key_bytes, value_bytes; /* from one row to the next */
     /* Query 0 of this batch entry and of the first head of the group: query, out, bias, attn_mask. */
     char *query, *out, *term[2];

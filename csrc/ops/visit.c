@@ -49,9 +49,9 @@ static int is_on_scores(fa_visit_mode mode) {
 static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
     int type = t->job->desc->out.type, item = fa_type_bytes(type);
     for (int i = 0; i < tile->n_rows; i++)
-        t->job->kernels->typed[type].store_row(
-            tile->s + (int64_t)i * tile->s_stride, tile->n_keys,
-            fa_task_weights(t, first + i) + tile->key_first * item);
+        t->job->kernels->typed[type].store_row(tile->s + (int64_t)i * tile->s_stride, tile->n_keys,
+                                               fa_task_weights(t, first + i) +
+                                                   tile->key_first * item);
 }
 
 /* Whether any of the rows may see one of the keys. */
@@ -103,8 +103,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             of_keys->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
         }
         if (!in_place) {
-            if (!on_scores)
-                of_values->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
+            if (!on_scores) of_values->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
         } else if (hidden) {
             copy_visible_values(t, values, n);
             values = (const char *)t->v_panels;

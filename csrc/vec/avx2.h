@@ -38,11 +38,13 @@ FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
     _mm_storeu_si128((__m128i *)(void *)p, h);
 }
 FA_INLINE void vf_store_bf16(uint16_t *p, vf a) {
-    __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i u = _mm256_castps_si256(a),
+            odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     __m256i r = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
     __m256 nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
     __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-    r = _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), nan));
+    r = _mm256_castps_si256(
+        _mm256_blendv_ps(_mm256_castsi256_ps(r), _mm256_castsi256_ps(quiet), nan));
     r = _mm256_srli_epi32(r, 16);
     r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0x08);
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(r));

@@ -271,14 +271,14 @@ static void test_packing(void) {
             uint8_t *hidden = allocate((size_t)rows);
             for (int i = 0; i < (rows - 1) * stride + cols; i++) data[i] = draw_float();
             for (int j = 0; j < rows; j++) hidden[j] = draw_below(3) == 0;
-            k->pack_keys(data, stride, rows, cols, keys);
+            k->typed[FA_F32].pack_keys(data, stride, rows, cols, keys);
             for (int j = 0; j < (int)n_rows; j++)
                 for (int d = 0; d < cols; d++)
                     CHECK(keys[(j / nr * cols + d) * nr + j % nr] ==
                               (j < rows ? data[j * stride + d] : 0.0f),
                           "key %d of %d, element %d of %d", j, rows, d, cols);
             for (int with = 0; with < 2; with++) {
-                k->pack_values(data, stride, rows, cols, with ? hidden : NULL, values);
+                k->typed[FA_F32].pack_values(data, stride, rows, cols, with ? hidden : NULL, values);
                 for (int j = 0; j < rows; j++)
                     for (int c = 0; c < (int)n_cols; c++)
                         CHECK(values[(c / nr * rows + j) * nr + c % nr] ==
@@ -354,7 +354,8 @@ typedef struct call {
     double *centers, *draws;
     int64_t *picks;
     int64_t lengths[8];
-    uint16_t *halves[5]; /* q, k, v, out, weights of 16-bit types: the floats above are their copies */
+    uint16_t
+        *halves[5]; /* q, k, v, out, weights of 16-bit types: the floats above are their copies */
 } call;
 
 enum { GUARD = 4 }; /* floats between the rows of out, which must survive */
@@ -885,7 +886,8 @@ static void test_half_types(void) {
     }
     for (int type = FA_F16; type <= FA_BF16; type++)
         for (int size = 1; size <= 40; size++) {
-            problem p = {1, 2, 1, 1 + 30 * (size % 2), 70, size, size, .type = type, .gap = size % 3};
+            problem p = {
+                1, 2, 1, 1 + 30 * (size % 2), 70, size, size, .type = type, .gap = size % 3};
             check_call(&p, 4);
         }
 }
@@ -897,7 +899,8 @@ static void test_half_conversions(void) {
         const char *op = type == FA_F16 ? "f16" : "bf16";
         for (int i = 0; i < N_ELEMENTS(x); i++) x[i] = from_half(type, (uint16_t)i);
         probe(op, x, x, x, out, N_ELEMENTS(x));
-        for (int i = 0; i < N_ELEMENTS(x); i++) CHECK(same(out[i], x[i]), "%s(%g) = %g", op, x[i], out[i]);
+        for (int i = 0; i < N_ELEMENTS(x); i++)
+            CHECK(same(out[i], x[i]), "%s(%g) = %g", op, x[i], out[i]);
         for (int i = 0; i < N_ELEMENTS(x); i++) { /* halfway to the next number, and a bit beside */
             uint32_t step = type == FA_F16 ? 1u << 12 : 1u << 15;
             x[i] = float_of(bits_of(from_half(type, (uint16_t)i)) + step + (uint32_t)(i % 3) - 1u);
