@@ -25,7 +25,7 @@
 #endif
 
 /* s[i, 0..NR) for mr rows (a literal) and one panel.  Sums run over blocks of u, each starting from the
- * sum of its a: so rounding errors stay those of 16 additions. */
+ * sum of its a: so what is rounded stays small. */
 FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const float *panel,
                              float *s) {
     const vf one = vf_set1(1.0f), most = vf_set1(0x1p62f);
@@ -33,7 +33,7 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
     const int n = (int)fa_round_up(t->qk_size, 2);
     vf total[FA_ADDITIVE_MR][FA_NV];
     for (int r = 0; r < mr; r++)
-        for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(0.0f);
+        for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(t->rows[i + r].a_rest[0]);
     for (int begin = 0; begin < n; begin += FA_ADDITIVE_BLOCK) {
         int end = fa_min(n, begin + FA_ADDITIVE_BLOCK);
         vf sum[FA_ADDITIVE_MR][FA_NV];

@@ -42,9 +42,10 @@ typedef struct fa_row {
     double center;            /* of the Gaussian */
     int is_alone;             /* shares too few keys with its neighbours: see ops/task.c */
     const float *key_factors; /* NULL, or a factor of each key's score; NaN: 1 / |key|, in double */
-    /* Additive scores: the row's attention_v times -2, the sums of attention_v over FA_ADDITIVE_BLOCK
-     * numbers each, the original, and how far the query lies out (enum fa_reach). */
-    const float *minus_2a, *a_sums, *a;
+    /* Additive scores: the row's attention_v times -2, its sums over FA_ADDITIVE_BLOCK numbers each,
+     * what their rounding took in all (and the sum of |a|), the original, and how far the query lies
+     * out (enum fa_reach). */
+    const float *minus_2a, *a_sums, *a_rest, *a;
     const float *query; /* as given */
     int reach;
 } fa_row;
@@ -57,7 +58,9 @@ enum fa_reach {
 };
 #define FA_NEAR_LIMIT 10.5f
 #define FA_WIDE_LIMIT 43.0f
-#define FA_ADDITIVE_BLOCK 32
+#define FA_ADDITIVE_BLOCK 16
+/* Up to so many numbers tanh itself is taken: rounding errors of so few do not cancel each other. */
+#define FA_ADDITIVE_FEW 16
 
 /* Keys of additive attention as a run of whole panels. */
 typedef struct fa_additive_keys {

@@ -11,7 +11,7 @@ void fa_additive_factors(const fa_sdpa_desc *d, float *factors) {
     for (int64_t row = 0; row < f.n_rows; row++, factors += f.n_minus_2a + f.n_sums) {
         const float *a = d->attention_v + row * d->attention_v_stride;
         float *sums = factors + f.n_minus_2a;
-        double volume = 0.0;
+        double volume = 0.0, rest = 0.0;
         for (int64_t x = 0; x < f.n_sums; x++) {
             double sum = 0.0;
             int64_t end = fa_min64((x + 1) * FA_ADDITIVE_BLOCK, d->qk_size);
@@ -20,7 +20,9 @@ void fa_additive_factors(const fa_sdpa_desc *d, float *factors) {
                 volume += fabs((double)a[u]);
             }
             sums[x] = (float)sum;
+            rest += sum - sums[x];
         }
+        sums[f.n_sums - 2] = (float)rest;
         sums[f.n_sums - 1] = (float)fmin(volume, FLT_MAX);
         for (int64_t u = 0; u < f.n_minus_2a; u++)
             factors[u] = u < d->qk_size ? -2.0f * a[u] : 0.0f;

@@ -87,7 +87,7 @@ fa_factors fa_plan_factors(const fa_sdpa_desc *d) {
     if (!d->attention_v) return (fa_factors){0, 0, 0};
     int64_t n_blocks = fa_ceil_div(d->qk_size + 1, FA_ADDITIVE_BLOCK);
     return (fa_factors){d->attention_v_stride ? d->n_q_heads : 1, fa_round_up(d->qk_size + 1, line),
-                        fa_round_up(n_blocks + 1, line)};
+                        fa_round_up(n_blocks + 2, line)};
 }
 
 void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {

@@ -40,7 +40,7 @@ typedef struct fa_layout {
 } fa_layout;
 
 /* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each; the last of
- * the sums is that of |a|. */
+ * the sums is that of |a|, the one before it what rounding took from all others. */
 typedef struct fa_factors {
     int64_t n_rows, n_minus_2a, n_sums;
 } fa_factors;

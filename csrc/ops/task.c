@@ -66,6 +66,7 @@ static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
     row->a = d->attention_v + head * d->attention_v_stride;
     row->minus_2a = t->job->factors + (f.n_rows > 1 ? head : 0) * (f.n_minus_2a + f.n_sums);
     row->a_sums = row->minus_2a + f.n_minus_2a;
+    row->a_rest = row->a_sums + f.n_sums - 2;
 }
 
 /* A key's index, or one far beyond all keys. */
@@ -146,7 +147,7 @@ static void make_exponentials(const fa_task *t, const float *query, float *e, fa
     const fa_sdpa_desc *d = t->job->desc;
     row->query = query;
     row->reach = t->job->kernels->additive_row(query, (int)d->qk_size, e);
-    if (row->a_sums[fa_plan_factors(d).n_sums - 1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
+    if (d->qk_size <= FA_ADDITIVE_FEW || row->a_rest[1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
