@@ -91,8 +91,8 @@ def test_16_bit_floats(probe, name):
     half = np.float16 if name == "f16" else pytest.importorskip("ml_dtypes").bfloat16
     every = np.arange(1 << 16, dtype=np.uint16).view(half).astype(f32)
     np.testing.assert_array_equal(probe(name, every), every)
-    x = np.concatenate([every_float(1009), [65519.99, 65520, -65520, 3.4e38, 2.0**-25, 2.0**-24]])
-    x = x.astype(f32)
+    edges = np.array([65519.99, 65520, -65520, 3.4e38, 2.0**-25, 2.0**-24], f32)
+    x = np.concatenate([every_float(1009), edges])
     with np.errstate(over="ignore", invalid="ignore"):
         np.testing.assert_array_equal(probe(name, x), x.astype(half).astype(f32))
 

@@ -278,7 +278,8 @@ static void test_packing(void) {
                               (j < rows ? data[j * stride + d] : 0.0f),
                           "key %d of %d, element %d of %d", j, rows, d, cols);
             for (int with = 0; with < 2; with++) {
-                k->typed[FA_F32].pack_values(data, stride, rows, cols, with ? hidden : NULL, values);
+                k->typed[FA_F32].pack_values(data, stride, rows, cols, with ? hidden : NULL,
+                                             values);
                 for (int j = 0; j < rows; j++)
                     for (int c = 0; c < (int)n_cols; c++)
                         CHECK(values[(c / nr * rows + j) * nr + c % nr] ==
