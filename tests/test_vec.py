@@ -87,7 +87,7 @@ def test_fractions_and_powers_of_two(probe):
 
 @pytest.mark.parametrize("name", ["f16", "bf16"])
 def test_16_bit_floats(probe, name):
-    """To nearest, ties to even, as NumPy and ml_dtypes convert; every number of the type is kept."""
+    """To nearest, ties to even, as NumPy and ml_dtypes do it; every number of the type is kept."""
     half = np.float16 if name == "f16" else pytest.importorskip("ml_dtypes").bfloat16
     every = np.arange(1 << 16, dtype=np.uint16).view(half).astype(f32)
     np.testing.assert_array_equal(probe(name, every), every)

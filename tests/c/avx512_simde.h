@@ -8,6 +8,8 @@
 #define SIMDE_ENABLE_NATIVE_ALIASES
 #include <simde/x86/avx512.h>
 
+#include "vec/half.h"
+
 /* What version 0.7.4 lacks, by Intel's description of each. */
 static inline simde__m512 fa_maskz_loadu_ps(simde__mmask16 k, const float *p) {
     float lanes[16] = {0};
@@ -44,6 +46,39 @@ static inline simde__m512 fa_reduce_ps(simde__m512 a, int rounding) { /* imm8 wi
     for (int i = 0; i < 16; i++) lanes[i] -= nearbyintf(lanes[i]);
     return simde_mm512_loadu_ps(lanes);
 }
+static inline simde__m512 fa_cvtph_ps(simde__m256i a) {
+    uint16_t from[16];
+    float lanes[16];
+    simde_mm256_storeu_si256((simde__m256i *)from, a);
+    for (int i = 0; i < 16; i++) lanes[i] = fa_from_f16(from[i]);
+    return simde_mm512_loadu_ps(lanes);
+}
+static inline simde__m256i fa_cvtps_ph(simde__m512 a, int rounding) { /* to nearest */
+    uint16_t to[16];
+    float lanes[16];
+    (void)rounding;
+    simde_mm512_storeu_ps(lanes, a);
+    for (int i = 0; i < 16; i++) to[i] = fa_to_f16(lanes[i]);
+    return simde_mm256_loadu_si256((const simde__m256i *)to);
+}
+static inline simde__m512i fa_cvtepu16_epi32(simde__m256i a) {
+    uint16_t from[16];
+    uint32_t to[16];
+    simde_mm256_storeu_si256((simde__m256i *)from, a);
+    for (int i = 0; i < 16; i++) to[i] = from[i];
+    return simde_mm512_loadu_si512(to);
+}
+static inline simde__m256i fa_cvtepi32_epi16(simde__m512i a) {
+    uint32_t from[16];
+    uint16_t to[16];
+    simde_mm512_storeu_si512(from, a);
+    for (int i = 0; i < 16; i++) to[i] = (uint16_t)from[i];
+    return simde_mm256_loadu_si256((const simde__m256i *)to);
+}
+#define _mm512_cvtepu16_epi32(a) fa_cvtepu16_epi32(a)
+#define _mm512_cvtepi32_epi16(a) fa_cvtepi32_epi16(a)
+#define _mm512_cvtph_ps(a) fa_cvtph_ps(a)
+#define _mm512_cvtps_ph(a, imm) fa_cvtps_ph(a, imm)
 #define _mm512_rcp14_ps(a) fa_rcp14_ps(a)
 #define _mm512_reduce_ps(a, imm) fa_reduce_ps(a, imm)
 #define _mm512_maskz_loadu_ps(k, p) fa_maskz_loadu_ps(k, p)
