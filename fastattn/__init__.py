@@ -11,6 +11,7 @@ here. Nothing is computed in this file.
 ``attention``                      the same with any of the kinds of scores in ``scores``
 ``local_attention``                the same within a window around a place of each query's own
 ``hard_attention``                 one key a query: the best one, or one drawn by the weights
+``KVCache``                        keys and values of growing sequences, for decoders
 ``merge_attention``                exact merge of partial results over disjoint sets of keys
 ``set_num_threads``                how many threads compute, for the process
 ``get_num_threads``                how many threads a call from here may use
@@ -21,11 +22,12 @@ here. Nothing is computed in this file.
 ``show_config``                    what was found here, and why it was chosen
 =================================  ==============================================================
 
-How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard`` (signatures) ->
-``_validate``, ``_validate_additive``, ``_validate_scores``, ``_validate_selection`` (every check,
-once) -> ``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
-``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
-``_threads`` knows the number of threads.
+How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard``, ``cache``
+(signatures) -> ``_validate``, ``_validate_additive``, ``_validate_scores``,
+``_validate_selection``, ``_validate_cache`` (every check, once) -> ``_backend`` (who computes) ->
+``_native`` (compiled) or ``_reference`` and its ``_reference_additive``, ``_reference_local``,
+``_reference_hard`` (NumPy). ``_threads`` knows the number of threads, ``_storage`` where a cache
+keeps its tokens.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written
@@ -35,6 +37,7 @@ from ._backend import backends, get_backend, show_config, use_backend
 from ._threads import get_num_threads, set_num_threads, threads
 from .additive import additive_attention, prepare_additive_keys
 from .additive_keys import AdditiveKeys
+from .cache import KVCache
 from .functional import merge_attention, scaled_dot_product_attention
 from .hard import hard_attention
 from .local import local_attention
@@ -42,6 +45,7 @@ from .scores import attention
 
 __all__ = [
     "AdditiveKeys",
+    "KVCache",
     "__version__",
     "additive_attention",
     "attention",

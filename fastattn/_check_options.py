@@ -132,18 +132,23 @@ def per_entry(x: Any, name: str, lead: tuple, expected: str) -> Any:
     return np.array(broadcast_to(a, lead), dtype=a.dtype.newbyteorder("="), order="C").reshape(-1)
 
 
-def kv_lengths(x: Any, lead: tuple, n_keys: int) -> ndarray:
-    lengths = per_entry(x, "kv_lengths", lead, "integers")
-    if isinstance(lengths, int):
-        least = most = lengths
+def counts(x: Any, name: str, lead: tuple, most: int, what: str) -> ndarray:
+    """Numbers of 0 to `most`, one a batch entry; `what` says what `most` is."""
+    numbers = per_entry(x, name, lead, "integers")
+    if isinstance(numbers, int):
+        low = high = numbers
     else:
-        least, most = int(lengths.min(initial=0)), int(lengths.max(initial=0))
-    if least < 0 or most > n_keys:
-        wrong = least if least < 0 else most
-        raise ValueError(f"kv_lengths: expected 0 to {n_keys}, the number of keys, got {wrong}")
-    if isinstance(lengths, int):
-        return np.full(math.prod(lead), lengths, INT64)
-    return lengths.astype(INT64, copy=False)
+        low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    if low < 0 or high > most:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{name}: expected 0 to {most}, {what}, got {wrong}")
+    if isinstance(numbers, int):
+        return np.full(math.prod(lead), numbers, INT64)
+    return numbers.astype(INT64, copy=False)
+
+
+def kv_lengths(x: Any, lead: tuple, n_keys: int) -> ndarray:
+    return counts(x, "kv_lengths", lead, n_keys, "the number of keys")
 
 
 def q_offset(x: Any, lead: tuple, n_queries: int, n_keys: int, kv_lengths: Any) -> Any:

@@ -30,7 +30,7 @@ def test_readme(backend):
     assert not names["alignment"][:, 0, 0][hidden].any()
 
 
-@pytest.mark.parametrize("module", ["functional", "additive", "additive_keys", "scores"])
+@pytest.mark.parametrize("module", ["functional", "additive", "additive_keys", "cache", "scores"])
 def test_docstrings(backend, module):
     failed, attempted = doctest.testmod(importlib.import_module(f"fastattn.{module}"))
     assert attempted and not failed
