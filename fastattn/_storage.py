@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where a cache keeps its tokens: one array (batch, kv_heads, capacity, dim) of keys, one of values.
+"""Where a cache keeps its tokens: arrays (batch, kv_heads, capacity, dim) of keys and values.
 
 For ``cache``: to grow, to write behind what is there, to move entries, to copy what is real.
 It knows no attention, checks nothing, and changes nothing before it has all the memory it needs.

@@ -137,9 +137,7 @@ class KVCache:
         """That of the keys and values."""
         return self._store[0].dtype
 
-    def append(
-        self, key: ArrayLike, value: ArrayLike, *, lengths: ArrayLike | None = None
-    ) -> None:
+    def append(self, key: ArrayLike, value: ArrayLike, *, lengths: ArrayLike | None = None) -> None:
         """Copy new tokens behind those that each entry has.
 
         Parameters
