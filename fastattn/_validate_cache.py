@@ -34,15 +34,15 @@ def element_type(x: Any) -> np.dtype:
         except ImportError as error:
             raise ImportError("dtype: 'bfloat16' needs the package ml_dtypes") from error
         x = ml_dtypes.bfloat16
-    try:
-        given = np.dtype(x)
-    except (TypeError, ValueError):
-        given = None
-    native = None
-    if given is not None and x is not None:  # which NumPy takes for float64
-        native = float_dtype(given)
+    given = None
+    if x is not None:  # which NumPy takes for float64
+        try:
+            given = np.dtype(x)
+        except (TypeError, ValueError):
+            pass
+    native = None if given is None else float_dtype(given)
     if native is None:
-        later = " (int8 caches do not exist yet)" if given == np.int8 and x is not None else ""
+        later = " (int8 caches do not exist yet)" if given == np.int8 else ""
         raise TypeError(f"dtype: expected {DTYPES}{later}, got {x!r:.60}")
     return native
 
@@ -120,14 +120,21 @@ def attend(
         options["kv_lengths"] = lengths
     given = (key, value)
     if is_mixed:  # the checks see arrays of these shapes that have the query's dtype
-        given = tuple(np.broadcast_to(np.empty(a.shape[3], FLOAT32), a.shape) for a in given)
+        given = tuple(_stand_in(a) for a in given)
     if heads_last:
         given = tuple(a.swapaxes(1, 2) for a in given)
     call = _validate.sdpa(q, *given, **options)
     if is_mixed:
         call.set_rows(call.query, key)
-        call.value = np.broadcast_to(value, call.value.shape)
+        shape = call.value.shape
+        call.value = value if value.shape == shape else np.broadcast_to(value, shape)
     return call
+
+
+def _stand_in(a: ndarray) -> ndarray:
+    """A float32 array of its shape, with memory for one row."""
+    row = np.empty(a.shape[3], FLOAT32)
+    return ndarray(a.shape, FLOAT32, row, 0, (0, 0, 0, FLOAT32.itemsize))
 
 
 def _check_query(q: ndarray, key: ndarray, heads_last: bool) -> bool:

@@ -5,15 +5,13 @@
 """What is at the edge of what a cache can be."""
 
 import itertools
-import os
-import sys
 import tracemalloc
 
 import numpy as np
 import pytest
 from check import draw, expected
 from check_cache import EVERY, assert_results, cache_for
-from test_memory import COMMON
+from test_memory import COMMON, LINUX
 
 import fastattn
 
@@ -56,10 +54,7 @@ print("done")
 )
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux") or "FASTATTN_TEST_SANITIZER" in os.environ,
-    reason="needs limits of address space, which sanitizers cannot live with",
-)
+@LINUX
 def test_failed_growth_and_failed_moves_change_nothing(run_python):
     done = run_python(LIMITED, OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="1")
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done
@@ -85,13 +80,14 @@ def test_attend_copies_nothing(rng, dtype):
             assert peak < 100_000  # the keys of one head have 640,000 bytes or more
 
 
-def test_zero_sizes(backend, rng):
-    """Cases 74 and 75: any size may be 0."""
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_zero_sizes(backend, rng, kind):
+    """Cases 74 and 75: any size may be 0; float32 queries over both kinds of cache."""
     names = ("batch", "heads", "size", "value", "tokens", "queries")
     for sizes in itertools.product((0, 2), repeat=6):
         n = dict(zip(names, sizes))
         shape = (n["batch"], n["heads"], n["tokens"])
-        k, v = (draw(rng, (*shape, n[size])) for size in ("size", "value"))
+        k, v = (draw(rng, (*shape, n[size]), kind) for size in ("size", "value"))
         cache = cache_for(k, v)
         cache.append(k, v)
         cache.append(k[:, :, :0], v[:, :, :0])

@@ -26,6 +26,7 @@ def test_readme(backend):
         exec(compile(block, "README.md", "exec"), names)
     assert names["context"].shape == (16, 1, 1, 256)
     np.testing.assert_allclose(names["alignment"].sum(axis=-1), 1, rtol=1e-5)
+    assert names["cache"].lengths.tolist() == [353, 353]
     hidden = np.arange(50) >= names["lengths"][:, None]
     assert not names["alignment"][:, 0, 0][hidden].any()
 
