@@ -131,6 +131,7 @@ typedef struct fa_careful {
     int qk_size, v_size;
     const void *q, *k, *v; /* the user's rows, and the types of their numbers */
     int q_type, k_type, v_type, out_type;
+    float *scratch; /* for rows of 16-bit types: 2 * qk_size + v_size floats */
     const float *a; /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
     double sink;         /* -inf: none */

@@ -164,7 +164,9 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     l->v_panels = take(&at, tile * (size_t)l->o_stride, f);
     l->hidden = take(&at, tile, 1);
     l->finished = take(&at, rows, 1);
-    l->careful = take(&at, (size_t)d->v_size, sizeof(double));
+    /* sums, and a query, a key and a value as floats */
+    l->careful =
+        take(&at, (size_t)(d->v_size + d->qk_size + fa_ceil_div(d->v_size, 2)), sizeof(double));
     l->picks = take(&at, d->picks ? rows : 0, sizeof(int64_t));
     l->draws = take(&at, d->picks ? rows : 0, sizeof(double));
     l->size = at;
