@@ -22,6 +22,7 @@ import numpy as np
 from . import _reference, _reference_additive, _threads
 from ._validate import SdpaCall
 from ._validate_additive import AdditiveCall
+from ._validate_varlen import VarlenCall
 
 
 def _load_native() -> tuple[ModuleType | None, str]:
@@ -229,6 +230,16 @@ def additive(call: AdditiveCall) -> None:
         _native.additive(call, packed, name, _threads.get_num_threads())
     else:
         _reference_additive.additive(call)
+
+
+def varlen(call: VarlenCall) -> None:
+    """Compute a checked call of packed sequences on the current backend."""
+    name = get_backend()
+    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
+        _native.varlen(call, name, _threads.get_num_threads())
+    else:
+        _reference.varlen(call)
+    call.clear_tail()
 
 
 def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:

@@ -192,6 +192,28 @@ def additive(call, packed_keys, str name, int n_threads):
     run(&d, name, n_threads)
 
 
+def varlen(call, str name, int n_threads):
+    """Compute a checked call of packed sequences (`_validate_varlen.VarlenCall`) on the backend `name`."""
+    cdef fa_varlen_desc d
+    cdef int status
+    memset(&d, 0, sizeof(d))
+    fill(&d.call, call)
+    d.call.n_batch = 1
+    d.n_sequences = call.cu_queries.size - 1
+    d.cu_queries = <const int64_t *> data_of(call.cu_queries)
+    d.cu_keys = <const int64_t *> data_of(call.cu_keys)
+    d.q_offsets = <const int64_t *> d.call.q_offsets
+    d.call.q_offsets = NULL
+    d.slopes_stride = d.call.slopes_batch_stride
+    d.call.slopes_batch_stride = 0
+    d.call.exec = executor(name, n_threads)
+    if PyThread_get_thread_ident() == main_thread:
+        d.call.exec.interrupted = interrupted
+    with nogil:
+        status = fa_varlen(&d)
+    raise_status(status)
+
+
 def product(rows, weight, out, str name, int n_threads):
     """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
     one element along their last axis, weight and out (of any shape) are C-contiguous."""
