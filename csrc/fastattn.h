@@ -101,6 +101,22 @@ typedef struct fa_varlen_desc {
 } fa_varlen_desc;
 int fa_varlen(const fa_varlen_desc *desc);
 
+/* Partial results over disjoint keys become the result over all of them: exact, with weights e^lse.  All
+ * arrays are C-contiguous; a part with lse -inf in a row adds nothing there, whatever its out holds. */
+typedef struct fa_merge_part {
+    const void *out;  /* (n_rows, size), of the type of the result */
+    const float *lse; /* (n_rows,) */
+} fa_merge_part;
+typedef struct fa_merge_desc {
+    fa_exec exec;
+    const fa_merge_part *parts;
+    int64_t n_parts, n_rows, size;
+    int type; /* FA_F32, FA_F16 or FA_BF16 */
+    void *out;
+    float *lse;
+} fa_merge_desc;
+int fa_merge(const fa_merge_desc *desc);
+
 /* The keys of one (batch entry, kv head) as additive attention wants them: packed once, used by any
  * number of calls with the same backend, at any time and from any thread.  `packed_keys` of a call is
  * the packed form of all (*lead of the key, kv head) one after the other, fa_additive_packed_bytes

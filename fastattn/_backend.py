@@ -242,6 +242,21 @@ def varlen(call: VarlenCall) -> None:
     call.clear_tail()
 
 
+def merge(
+    outs: list[np.ndarray], lses: list[np.ndarray], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge checked partial results on the current backend."""
+    name = get_backend()
+    is_float32 = all(lse.dtype.char == "f" for lse in lses)
+    if _native is None or name == "numpy" or dtype.itemsize == 8 or not is_float32:
+        return _reference.merge(outs, lses, dtype)
+    outs = [np.asarray(out, dtype, order="C") for out in outs]
+    lses = [np.asarray(lse, np.float32, order="C") for lse in lses]
+    out, lse = np.empty(outs[0].shape, dtype), np.empty(lses[0].shape, np.float32)
+    _native.merge(outs, lses, out, lse, name, _threads.get_num_threads())
+    return out, lse
+
+
 def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:
     """Write ``rows @ weight`` of float32 matrices to compact memory, with bits that do not depend
     on how many rows there are. False, and nothing is done, where nothing is compiled for that."""

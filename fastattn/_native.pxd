@@ -73,6 +73,18 @@ cdef extern from "fastattn.h" nogil:
         const int64_t *q_offsets
         int64_t slopes_stride
 
+    ctypedef struct fa_merge_part:
+        const void *out
+        const float *lse
+
+    ctypedef struct fa_merge_desc:
+        fa_exec exec "exec"
+        const fa_merge_part *parts
+        int64_t n_parts, n_rows, size
+        int type
+        void *out
+        float *lse
+
     ctypedef struct fa_product_desc:
         fa_exec exec "exec"
         const float *rows
@@ -83,6 +95,7 @@ cdef extern from "fastattn.h" nogil:
 
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
     int fa_varlen(const fa_varlen_desc *desc) noexcept
+    int fa_merge(const fa_merge_desc *desc) noexcept
     int fa_product(const fa_product_desc *desc) noexcept
     int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
     int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size) noexcept

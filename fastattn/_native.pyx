@@ -214,6 +214,37 @@ def varlen(call, str name, int n_threads):
     raise_status(status)
 
 
+def merge(outs, lses, out, lse, str name, int n_threads):
+    """Merge parts into `out` (rows, size) and `lse`: C-contiguous arrays of one shape and dtype each,
+    lists of `outs` and of float32 `lses`."""
+    cdef fa_merge_desc d
+    cdef cnp.ndarray result = out
+    cdef int status, nd = cnp.PyArray_NDIM(result), i
+    cdef int64_t n
+    memory = bytearray(len(outs) * sizeof(fa_merge_part))
+    cdef char[::1] view = memory
+    cdef fa_merge_part *parts = <fa_merge_part *> &view[0]
+    memset(&d, 0, sizeof(d))
+    for n in range(len(outs)):
+        parts[n].out = data_of(outs[n])
+        parts[n].lse = <const float *> data_of(lses[n])
+    d.exec = executor(name, n_threads)
+    if PyThread_get_thread_ident() == main_thread:
+        d.exec.interrupted = interrupted
+    d.parts = parts
+    d.n_parts = len(outs)
+    d.size = cnp.PyArray_DIMS(result)[nd - 1]
+    d.n_rows = 1
+    for i in range(nd - 1):
+        d.n_rows *= cnp.PyArray_DIMS(result)[i]
+    d.type = FA_F32 if cnp.PyArray_ITEMSIZE(result) == 4 else TYPES[result.dtype.name]
+    d.out = data_of(result)
+    d.lse = <float *> data_of(lse)
+    with nogil:
+        status = fa_merge(&d)
+    raise_status(status)
+
+
 def product(rows, weight, out, str name, int n_threads):
     """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
     one element along their last axis, weight and out (of any shape) are C-contiguous."""

@@ -163,8 +163,9 @@ typedef struct fa_typed_kernels {
     void (*dots)(const fa_tile *tile);
     /* o = o * alpha + s v, with values of this type in place. */
     void (*values)(const fa_tile *tile, const float *alpha);
-    /* dst[d] = src[d] * factor */
+    /* dst[d] = src[d] * factor; and added to what is there */
     void (*scale_row)(const void *src, float factor, int n, float *dst);
+    void (*add_row)(const void *src, float factor, int n, float *dst);
     /* Takes the sink (log2 units, -inf = none) into the state and writes out = o / sum.
      * Returns 1 if max, sum and all of o / sum are finite and sum > 0, else 0. */
     int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,
