@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "fastattn.h"
+#include "vec/half.h"
 
 /* head size of keys and values alike; 0 = off everywhere. */
 typedef struct call {
@@ -21,6 +22,7 @@ typedef struct call {
     double half_width;
     /* scattered: 1 = anywhere; block by block (2) or row by row (3) at one end or the other */
     int scattered, hard; /* hard: 1 = the largest score, 2 = drawn */
+    int type;            /* of query, key, value and out; 0 = FA_F32 */
 } call;
 
 /* Small, because every instruction is emulated, but of several tiles, row blocks (prefill) or chunks
@@ -47,6 +49,9 @@ static const call calls[] = {
     {"local scattered", 1, 1, 1, 100, 3000, .size = 64, .half_width = 16.0, .scattered = 1},
     {"local far apart", 1, 1, 1, 192, 300000, .size = 4, .half_width = 2.0, .scattered = 2},
     {"local two ends", 1, 1, 1, 192, 300000, .size = 4, .half_width = 2.0, .scattered = 3},
+    {"prefill f16", 1, 1, 1, 100, 300, .size = 64, .type = FA_F16},
+    {"decode f16", 2, 8, 2, 1, 1100, .size = 128, .type = FA_F16},
+    {"decode bf16", 2, 8, 2, 1, 1100, .size = 128, .type = FA_BF16},
     {"hard", 1, 1, 1, 100, 300, .size = 64, .hard = 1},
     {"hard drawn", 1, 1, 1, 100, 300, .size = 64, .hard = 2},
 };
@@ -92,6 +97,17 @@ static fa_array bool_mask(const call *c) {
     uint8_t *data = allocate(n);
     for (size_t i = 0; i < n; i++) data[i] = draw() < 1.3f && i % (size_t)c->n_keys != 7;
     return array(data, FA_BOOL, c->q_heads, c->n_queries, c->n_keys, 0);
+}
+
+/* The same array in a 16-bit type. */
+static void halve(fa_array *a, size_t n, int type) {
+    const float *from = a->data;
+    uint16_t *to = allocate(n * sizeof *to);
+    for (size_t i = 0; i < n; i++)
+        to[i] = type == FA_F16 ? fa_to_f16(from[i]) : fa_to_bf16(from[i]);
+    a->data = to;
+    a->type = type;
+    lead_bytes[a->lead_bytes - lead_bytes] /= 2;
 }
 
 static void make_additive(const call *c, fa_sdpa_desc *d) {
@@ -146,6 +162,13 @@ static int run(const call *c, int backend) {
     if (c->ragged) d.kv_lengths = lengths;
     if (c->weights) d.weights = draw_many(n_rows * (size_t)c->n_keys);
     if (c->bad_hidden || c->bad_visible) ((float *)d.value.data)[7 * c->size] = NAN;
+    if (c->type) {
+        size_t key_numbers = (size_t)c->batch * (size_t)c->kv_heads * (size_t)c->n_keys;
+        halve(&d.query, n_rows * (size_t)c->size, c->type);
+        halve(&d.key, key_numbers * (size_t)c->size, c->type);
+        halve(&d.value, key_numbers * (size_t)c->size, c->type);
+        halve(&d.out, n_rows * (size_t)c->size, c->type);
+    }
     if (c->additive) make_additive(c, &d);
     if (c->half_width > 0.0) {
         double *centers = make_numbers(c, c->n_keys);

@@ -48,6 +48,7 @@ typedef struct fa_sdpa_desc {
     fa_array query, key, value, out; /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1 */
     fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
     float *lse;                      /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
+    int64_t lse_head_stride;         /* 0: n_queries */
     void *weights; /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
@@ -86,6 +87,35 @@ typedef struct fa_sdpa_desc {
 /* Computes the call above.  Thread-safe; the floating-point environment of the caller is the same
  * afterwards.  Bits do not depend on n_threads, on the batch or on alignment. */
 int fa_sdpa(const fa_sdpa_desc *desc);
+
+/* Sequences of any lengths, packed one after the other: sequence s has the queries [cu_queries[s],
+ * cu_queries[s + 1]) and the keys [cu_keys[s], cu_keys[s + 1]) of `call`, whose n_lead is 0, n_batch 1,
+ * and n_queries and n_keys how many there are in all.  Each is computed as a call of its own, to
+ * the same bits.  weights, attn_mask, bias and kv_lengths are absent. */
+typedef struct fa_varlen_desc {
+    fa_sdpa_desc call;
+    int64_t n_sequences;
+    const int64_t *cu_queries, *cu_keys; /* n_sequences + 1 each: from 0, never decreasing */
+    const int64_t *q_offsets;            /* n_sequences, or NULL: call.q_offset for all */
+    int64_t slopes_stride; /* of call.slopes, from one sequence to the next: 0 or heads */
+} fa_varlen_desc;
+int fa_varlen(const fa_varlen_desc *desc);
+
+/* Partial results over disjoint keys become the result over all of them: exact, with weights e^lse.  All
+ * arrays are C-contiguous; a part with lse -inf in a row adds nothing there, whatever its out holds. */
+typedef struct fa_merge_part {
+    const void *out;  /* (n_rows, size), of the type of the result */
+    const float *lse; /* (n_rows,) */
+} fa_merge_part;
+typedef struct fa_merge_desc {
+    fa_exec exec;
+    const fa_merge_part *parts;
+    int64_t n_parts, n_rows, size;
+    int type; /* FA_F32, FA_F16 or FA_BF16 */
+    void *out;
+    float *lse;
+} fa_merge_desc;
+int fa_merge(const fa_merge_desc *desc);
 
 /* The keys of one (batch entry, kv head) as additive attention wants them: packed once, used by any
  * number of calls with the same backend, at any time and from any thread.  `packed_keys` of a call is

@@ -11,6 +11,7 @@ here. Nothing is computed in this file.
 ``attention``                      the same with any of the kinds of scores in ``scores``
 ``local_attention``                the same within a window around a place of each query's own
 ``hard_attention``                 one key a query: the best one, or one drawn by the weights
+``varlen_attention``               packed sequences of any lengths, without padding
 ``KVCache``                        keys and values of growing sequences, for decoders
 ``merge_attention``                exact merge of partial results over disjoint sets of keys
 ``set_num_threads``                how many threads compute, for the process
@@ -22,12 +23,12 @@ here. Nothing is computed in this file.
 ``show_config``                    what was found here, and why it was chosen
 =================================  ==============================================================
 
-How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard``, ``cache``
-(signatures) -> ``_validate``, ``_validate_additive``, ``_validate_scores``,
-``_validate_selection``, ``_validate_cache`` (every check, once) -> ``_backend`` (who computes) ->
-``_native`` (compiled) or ``_reference`` and its ``_reference_additive``, ``_reference_local``,
-``_reference_hard`` (NumPy). ``_threads`` knows the number of threads, ``_storage`` where a cache
-keeps its tokens.
+How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard``, ``varlen``,
+``cache`` (signatures) -> ``_validate`` and its ``_validate_additive``, ``_validate_scores``,
+``_validate_selection``, ``_validate_varlen``, ``_validate_cache`` (every check, once) ->
+``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
+``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
+``_threads`` knows the number of threads, ``_storage`` where a cache keeps its tokens.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written
@@ -42,6 +43,7 @@ from .functional import merge_attention, scaled_dot_product_attention
 from .hard import hard_attention
 from .local import local_attention
 from .scores import attention
+from .varlen import varlen_attention
 
 __all__ = [
     "AdditiveKeys",
@@ -62,4 +64,5 @@ __all__ = [
     "show_config",
     "threads",
     "use_backend",
+    "varlen_attention",
 ]

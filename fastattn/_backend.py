@@ -22,6 +22,7 @@ import numpy as np
 from . import _reference, _reference_additive, _threads
 from ._validate import SdpaCall
 from ._validate_additive import AdditiveCall
+from ._validate_varlen import VarlenCall
 
 
 def _load_native() -> tuple[ModuleType | None, str]:
@@ -229,6 +230,31 @@ def additive(call: AdditiveCall) -> None:
         _native.additive(call, packed, name, _threads.get_num_threads())
     else:
         _reference_additive.additive(call)
+
+
+def varlen(call: VarlenCall) -> None:
+    """Compute a checked call of packed sequences on the current backend."""
+    name = get_backend()
+    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
+        _native.varlen(call, name, _threads.get_num_threads())
+    else:
+        _reference.varlen(call)
+    call.clear_tail()
+
+
+def merge(
+    outs: list[np.ndarray], lses: list[np.ndarray], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Merge checked partial results on the current backend."""
+    name = get_backend()
+    is_float32 = all(lse.dtype.char == "f" for lse in lses)
+    if _native is None or name == "numpy" or dtype.itemsize == 8 or not is_float32:
+        return _reference.merge(outs, lses, dtype)
+    outs = [np.asarray(out, dtype, order="C") for out in outs]
+    lses = [np.asarray(lse, np.float32, order="C") for lse in lses]
+    out, lse = np.empty(outs[0].shape, dtype), np.empty(lses[0].shape, np.float32)
+    _native.merge(outs, lses, out, lse, name, _threads.get_num_threads())
+    return out, lse
 
 
 def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:

@@ -38,6 +38,7 @@ cdef extern from "fastattn.h" nogil:
         fa_array query, key, value, out
         fa_array attn_mask, bias
         float *lse
+        int64_t lse_head_stride
         void *weights
         const int64_t *q_offsets
         int64_t q_offset
@@ -64,6 +65,26 @@ cdef extern from "fastattn.h" nogil:
         int row_block, key_tile
         int64_t scratch_bytes
 
+    ctypedef struct fa_varlen_desc:
+        fa_sdpa_desc call
+        int64_t n_sequences
+        const int64_t *cu_queries
+        const int64_t *cu_keys
+        const int64_t *q_offsets
+        int64_t slopes_stride
+
+    ctypedef struct fa_merge_part:
+        const void *out
+        const float *lse
+
+    ctypedef struct fa_merge_desc:
+        fa_exec exec "exec"
+        const fa_merge_part *parts
+        int64_t n_parts, n_rows, size
+        int type
+        void *out
+        float *lse
+
     ctypedef struct fa_product_desc:
         fa_exec exec "exec"
         const float *rows
@@ -73,6 +94,8 @@ cdef extern from "fastattn.h" nogil:
         float *out
 
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
+    int fa_varlen(const fa_varlen_desc *desc) noexcept
+    int fa_merge(const fa_merge_desc *desc) noexcept
     int fa_product(const fa_product_desc *desc) noexcept
     int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
     int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size) noexcept

@@ -8,6 +8,7 @@ import numpy as np
 
 from ._validate import SdpaCall
 from ._validate_additive import AdditiveCall
+from ._validate_varlen import VarlenCall
 
 def backend_names() -> list[str]: ...
 def backend_table() -> list[tuple[str, str, bool]]: ...
@@ -19,6 +20,15 @@ def additive(
     call: AdditiveCall, packed_keys: np.ndarray | None, name: str, n_threads: int
 ) -> None: ...
 def pack_additive_keys(key: np.ndarray, name: str) -> np.ndarray: ...
+def varlen(call: VarlenCall, name: str, n_threads: int) -> None: ...
+def merge(
+    outs: list[np.ndarray],
+    lses: list[np.ndarray],
+    out: np.ndarray,
+    lse: np.ndarray,
+    name: str,
+    n_threads: int,
+) -> None: ...
 def product(
     rows: np.ndarray, weight: np.ndarray, out: np.ndarray, name: str, n_threads: int
 ) -> None: ...

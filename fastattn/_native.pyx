@@ -192,6 +192,59 @@ def additive(call, packed_keys, str name, int n_threads):
     run(&d, name, n_threads)
 
 
+def varlen(call, str name, int n_threads):
+    """Compute a checked call of packed sequences (`_validate_varlen.VarlenCall`) on the backend `name`."""
+    cdef fa_varlen_desc d
+    cdef int status
+    memset(&d, 0, sizeof(d))
+    fill(&d.call, call)
+    d.call.n_batch = 1
+    d.n_sequences = call.cu_queries.size - 1
+    d.cu_queries = <const int64_t *> data_of(call.cu_queries)
+    d.cu_keys = <const int64_t *> data_of(call.cu_keys)
+    d.q_offsets = <const int64_t *> d.call.q_offsets
+    d.call.q_offsets = NULL
+    d.slopes_stride = d.call.slopes_batch_stride
+    d.call.slopes_batch_stride = 0
+    d.call.exec = executor(name, n_threads)
+    if PyThread_get_thread_ident() == main_thread:
+        d.call.exec.interrupted = interrupted
+    with nogil:
+        status = fa_varlen(&d)
+    raise_status(status)
+
+
+def merge(outs, lses, out, lse, str name, int n_threads):
+    """Merge parts into `out` (rows, size) and `lse`: C-contiguous arrays of one shape and dtype each,
+    lists of `outs` and of float32 `lses`."""
+    cdef fa_merge_desc d
+    cdef cnp.ndarray result = out
+    cdef int status, nd = cnp.PyArray_NDIM(result), i
+    cdef int64_t n
+    memory = bytearray(len(outs) * sizeof(fa_merge_part))
+    cdef char[::1] view = memory
+    cdef fa_merge_part *parts = <fa_merge_part *> &view[0]
+    memset(&d, 0, sizeof(d))
+    for n in range(len(outs)):
+        parts[n].out = data_of(outs[n])
+        parts[n].lse = <const float *> data_of(lses[n])
+    d.exec = executor(name, n_threads)
+    if PyThread_get_thread_ident() == main_thread:
+        d.exec.interrupted = interrupted
+    d.parts = parts
+    d.n_parts = len(outs)
+    d.size = cnp.PyArray_DIMS(result)[nd - 1]
+    d.n_rows = 1
+    for i in range(nd - 1):
+        d.n_rows *= cnp.PyArray_DIMS(result)[i]
+    d.type = FA_F32 if cnp.PyArray_ITEMSIZE(result) == 4 else TYPES[result.dtype.name]
+    d.out = data_of(result)
+    d.lse = <float *> data_of(lse)
+    with nogil:
+        status = fa_merge(&d)
+    raise_status(status)
+
+
 def product(rows, weight, out, str name, int n_threads):
     """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
     one element along their last axis, weight and out (of any shape) are C-contiguous."""

@@ -19,6 +19,7 @@ from . import _reference_hard as hard
 from . import _reference_local as local
 from ._projection import normalized
 from ._validate import SdpaCall
+from ._validate_varlen import VarlenCall
 
 _BLOCK = 1 << 18  # scores in a block: 1 MiB of float32, much work for a BLAS and little memory
 _CHUNK = 2048  # longest float32 sum that is left to a BLAS, whose error grows with the length
@@ -31,6 +32,19 @@ _LARGEST: dict[np.dtype, float] = {
 def sdpa(call: SdpaCall) -> None:
     """Fill ``call.out`` and, where asked for, ``call.lse`` and ``call.weights``."""
     compute(call, Entry)
+
+
+def varlen(call: VarlenCall) -> None:
+    """The same for each of its sequences."""
+    out = call.out
+    if call.is_callers_out:  # as in `compute`
+        call.out = np.zeros(out.shape, out.dtype)
+    call.is_callers_out, is_callers_out = False, call.is_callers_out
+    for entry in call.entries():
+        sdpa(entry)
+    if is_callers_out:
+        out[...] = call.out
+        call.out = out
 
 
 def compute(call: SdpaCall, entry_type: type[Entry]) -> None:

@@ -10,13 +10,17 @@
  * and NaN or infinity in data that the row does see, which it hands on.  It never touches a key or
  * a value that the row may not see. */
 
+/* n numbers of an array from `at` on as floats: as it lies, or copied to `scratch`. */
+static const float *floats_of(const void *p, int type, int64_t at, int n, float *scratch) {
+    if (type == FA_F32) return (const float *)p + at;
+    for (int x = 0; x < n; x++) scratch[x] = number_at(p, type, at + x);
+    return scratch;
+}
+
 /* 1 / |k|, 0 for zeros; neither overflows with floats. */
-static double inverse_length(const fa_careful *c, int64_t key) {
+static double inverse_length(const float *k, int n) {
     double sum = 0.0;
-    for (int d = 0; d < c->qk_size; d++) {
-        double x = number_at(c->k, c->k_type, key * c->k_stride + d);
-        sum += x * x;
-    }
+    for (int d = 0; d < n; d++) sum += (double)k[d] * k[d];
     return sum == 0.0 ? 0.0 : 1.0 / sqrt(sum);
 }
 
@@ -28,19 +32,20 @@ static void put_number(void *p, int type, int64_t at, float x) {
     }
 }
 
-static double careful_score(const fa_careful *c, int64_t key, int *allowed) {
+static double careful_score(const fa_careful *c, const float *q, int64_t key, int *allowed) {
+    const int n = c->qk_size;
     double terms = 0.0, dot = 0.0;
     *allowed = careful_terms(c->scoring, c->row, key, &terms);
     if (!*allowed) return 0.0;
-    for (int d = 0; d < c->qk_size; d++) {
-        double q = number_at(c->q, c->q_type, d);
-        double k = number_at(c->k, c->k_type, key * c->k_stride + d);
-        dot += c->a ? c->a[d] * tanh(q + k) : q * k;
-    }
+    const float *k = floats_of(c->k, c->k_type, key * c->k_stride, n, c->scratch + n);
+    if (c->a)
+        for (int u = 0; u < n; u++) dot += c->a[u] * tanh((double)q[u] + k[u]);
+    else
+        for (int d = 0; d < n; d++) dot += (double)q[d] * k[d];
     dot *= c->scoring->scale;
     if (c->row->key_factors) {
         double factor = c->row->key_factors[key];
-        dot *= factor == factor ? factor : inverse_length(c, key);
+        dot *= factor == factor ? factor : inverse_length(k, n);
     }
     if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
@@ -53,9 +58,10 @@ static double careful_gaussian(const fa_careful *c, int64_t key) {
 }
 
 static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_careful_pass pass) {
+    const float *q = floats_of(c->q, c->q_type, 0, c->qk_size, c->scratch);
     for (int64_t j = lo; j < hi && !c->nan; j++) {
         int allowed;
-        double s = careful_score(c, j, &allowed);
+        double s = careful_score(c, q, j, &allowed);
         if (!allowed) continue; /* its weight is 0 already */
         if (pass == FA_CAREFUL_MAX) {
             c->nan = s != s;
@@ -70,8 +76,9 @@ static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_care
         } else if (pass == FA_CAREFUL_SUM) {
             c->total += p;
             p *= careful_gaussian(c, j);
-            for (int x = 0; x < c->v_size; x++)
-                c->acc[x] += p * number_at(c->v, c->v_type, j * c->v_stride + x);
+            const float *v =
+                floats_of(c->v, c->v_type, j * c->v_stride, c->v_size, c->scratch + 2 * c->qk_size);
+            for (int x = 0; x < c->v_size; x++) c->acc[x] += p * v[x];
         } else if (c->draw >= 0.0 && p > 0.0) {
             c->draw -= p;
             c->pick = j;

@@ -12,8 +12,8 @@
     {                                                                                 \
         .pack_keys = FA_NAME(pack_keys_##e), .pack_values = FA_NAME(pack_values_##e), \
         .dots = FA_NAME(dots_##e), .values = FA_NAME(values_##e),                     \
-        .scale_row = FA_NAME(scale_row_##e), .finish_row = FA_NAME(finish_row_##e),   \
-        .store_row = FA_NAME(store_row_##e),                                          \
+        .scale_row = FA_NAME(scale_row_##e), .add_row = FA_NAME(add_row_##e),         \
+        .finish_row = FA_NAME(finish_row_##e), .store_row = FA_NAME(store_row_##e),   \
     }
 
 #define FA_E f32

@@ -131,6 +131,7 @@ typedef struct fa_careful {
     int qk_size, v_size;
     const void *q, *k, *v; /* the user's rows, and the types of their numbers */
     int q_type, k_type, v_type, out_type;
+    float *scratch; /* for rows of 16-bit types: 2 * qk_size + v_size floats */
     const float *a; /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
     double sink;         /* -inf: none */
@@ -162,8 +163,9 @@ typedef struct fa_typed_kernels {
     void (*dots)(const fa_tile *tile);
     /* o = o * alpha + s v, with values of this type in place. */
     void (*values)(const fa_tile *tile, const float *alpha);
-    /* dst[d] = src[d] * factor */
+    /* dst[d] = src[d] * factor; and added to what is there */
     void (*scale_row)(const void *src, float factor, int n, float *dst);
+    void (*add_row)(const void *src, float factor, int n, float *dst);
     /* Takes the sink (log2 units, -inf = none) into the state and writes out = o / sum.
      * Returns 1 if max, sum and all of o / sum are finite and sum > 0, else 0. */
     int (*finish_row)(float *row_max, float *row_sum, const float *o, float sink, int v_size,

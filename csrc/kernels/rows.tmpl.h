@@ -11,6 +11,18 @@ static void FA_TYPED(scale_row)(const void *query, float factor, int n, float *d
     if (d < n) vf_store_part(dst + d, vf_mul(ve_load_part(src + d, n - d), f), n - d);
 }
 
+/* dst[d] += src[d] * factor */
+static void FA_TYPED(add_row)(const void *part, float factor, int n, float *dst) {
+    const fa_element *src = part;
+    vf f = vf_set1(factor);
+    int d = 0;
+    for (; d + VF_LANES <= n; d += VF_LANES)
+        vf_store(dst + d, vf_fma(ve_load(src + d), f, vf_load(dst + d)));
+    if (d == n) return;
+    vf sum = vf_fma(ve_load_part(src + d, n - d), f, vf_load_part(dst + d, n - d));
+    vf_store_part(dst + d, sum, n - d);
+}
+
 static void FA_TYPED(store_row)(const float *src, int n, void *to) {
     fa_element *dst = to;
     int d = 0;

@@ -23,6 +23,7 @@ static fa_careful begin(const fa_task *t, int i) {
         .sink = t->rows[i].sink,
         .top = t->rows[i].sink,
         .acc = t->careful,
+        .scratch = (float *)(void *)(t->careful + d->v_size),
         .pick = -1,
     };
 }
@@ -42,10 +43,9 @@ static void pass_keys(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
 
 void fa_careful_row(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
-    int64_t flat = fa_task_flat_row(t, i);
     fa_careful c = begin(t, i);
     c.out = fa_task_out(t, i);
-    if (d->lse) c.lse = d->lse + flat;
+    if (d->lse) c.lse = fa_task_lse(t, i);
     if (d->weights) c.weights = fa_task_weights(t, i);
     for (int x = 0; x < c.v_size; x++) c.acc[x] = 0.0;
     pass_keys(t, &c, FA_CAREFUL_MAX);

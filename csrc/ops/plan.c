@@ -90,6 +90,11 @@ fa_factors fa_plan_factors(const fa_sdpa_desc *d) {
                         fa_round_up(n_blocks + 2, line)};
 }
 
+void fa_plan_whole_heads(fa_plan *p) {
+    p->split_keys = 0;
+    p->n_tasks = p->n_heads * p->n_row_tasks;
+}
+
 void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     p->group = d->n_kv_heads > 0 ? d->n_q_heads / d->n_kv_heads : 0;
     p->n_rows = p->group * d->n_queries;
@@ -102,9 +107,9 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
         cut_decode(d, p);
     else
         cut_prefill(d, k, p);
-    if (d->picks) p->split_keys = 0; /* its states cannot be merged; heads alone must do */
     p->n_row_tasks = fa_ceil_div(p->n_rows, p->rows_per_task);
     p->n_tasks = p->n_heads * p->n_row_tasks * (p->split_keys ? p->n_chunks : 1);
+    if (d->picks) fa_plan_whole_heads(p); /* states of another kind, which cannot be merged */
     p->heavy_rows_last = d->is_causal && p->n_row_tasks > 1;
 
     double width =
@@ -164,7 +169,9 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     l->v_panels = take(&at, tile * (size_t)l->o_stride, f);
     l->hidden = take(&at, tile, 1);
     l->finished = take(&at, rows, 1);
-    l->careful = take(&at, (size_t)d->v_size, sizeof(double));
+    /* sums, and a query, a key and a value as floats */
+    l->careful =
+        take(&at, (size_t)(d->v_size + d->qk_size + fa_ceil_div(d->v_size, 2)), sizeof(double));
     l->picks = take(&at, d->picks ? rows : 0, sizeof(int64_t));
     l->draws = take(&at, d->picks ? rows : 0, sizeof(double));
     l->size = at;

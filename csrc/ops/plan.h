@@ -26,6 +26,9 @@ typedef struct fa_plan {
 
 void fa_plan_sdpa(const fa_sdpa_desc *desc, const fa_kernels *kernels, fa_plan *plan);
 
+/* No chunk is a task of its own any more: heads take all their chunks, to the same bits. */
+void fa_plan_whole_heads(fa_plan *plan);
+
 /* The factors of the call in the units of the kernels. */
 void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 

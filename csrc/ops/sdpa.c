@@ -7,6 +7,7 @@
 #include "ops/backend.h"
 #include "ops/careful.h"
 #include "ops/pick.h"
+#include "ops/sdpa.h"
 #include "ops/visit.h"
 
 static int finish_row(const fa_task *t, int i) {
@@ -30,8 +31,7 @@ static void finish_rows(const fa_task *t) {
             done[i] = (uint8_t)finish_row(t, i);
         }
         if (done[i] && d->lse)
-            d->lse[fa_task_flat_row(t, i)] =
-                (float)(t->row_max[i] * FA_LN2 + log((double)t->row_sum[i]));
+            *fa_task_lse(t, i) = (float)(t->row_max[i] * FA_LN2 + log((double)t->row_sum[i]));
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
@@ -53,8 +53,7 @@ static int64_t row_task_of(const fa_plan *p, int64_t index) {
     return p->heavy_rows_last ? p->n_row_tasks - 1 - row_task : row_task;
 }
 
-static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
-    const fa_job *j = ctx;
+void fa_rows_task(const fa_job *j, int64_t index, fa_worker *worker) {
     const fa_plan *p = &j->plan;
     fa_task t;
     fa_ahead ahead;
@@ -70,6 +69,10 @@ static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
     }
     fa_visit_chunks(&t, 0, t.n_rows, FA_ACCUMULATE);
     finish_rows(&t);
+}
+
+static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
+    fa_rows_task(ctx, index, worker);
 }
 
 /* The kept state of one chunk of one head: outputs of all rows, then maxima, then sums. */
@@ -104,12 +107,19 @@ static void merge_task(void *ctx, int64_t head, fa_worker *worker) {
     finish_rows(&t);
 }
 
-/* Threads worth waking: each should have some microseconds of work. */
-static int useful_threads(const fa_sdpa_desc *d, const fa_plan *p) {
+int fa_useful_threads(double cost_ns, int64_t n_tasks, int n_threads) {
     const double worth_ns = 5000.0;
-    double most = p->cost_ns / worth_ns;
-    int64_t n = fa_min64(d->exec.n_threads, p->n_tasks);
+    double most = cost_ns / worth_ns;
+    int64_t n = fa_min64(n_threads, n_tasks);
     return (int)fa_max64(1, most < (double)n ? (int64_t)most : n);
+}
+
+char *fa_take_scratch(size_t shared, size_t each, int *n_threads) {
+    for (; *n_threads >= 1; *n_threads /= 2) {
+        char *block = fa_scratch_take(shared + each * (size_t)*n_threads);
+        if (block) return block;
+    }
+    return NULL;
 }
 
 int fa_sdpa(const fa_sdpa_desc *desc) {
@@ -129,11 +139,8 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
     fa_factors factors = fa_plan_factors(desc);
     size_t n_factors = (size_t)(factors.n_rows * (factors.n_minus_2a + factors.n_sums));
     partial = (size_t)fa_round_up((int64_t)(partial + n_factors * sizeof(float)), FA_ALIGN);
-    int n_threads = useful_threads(desc, &job.plan);
-    char *block = NULL;
-    /* Less memory, fewer threads: the result is the same. */
-    for (; n_threads >= 1 && !block; n_threads = block ? n_threads : n_threads / 2)
-        block = fa_scratch_take(partial + job.layout.size * (size_t)n_threads);
+    int n_threads = fa_useful_threads(job.plan.cost_ns, job.plan.n_tasks, desc->exec.n_threads);
+    char *block = fa_take_scratch(partial, job.layout.size, &n_threads);
     if (!block) return FA_NO_MEMORY;
     job.n_threads = n_threads;
     job.factors = (float *)(void *)block;

@@ -54,6 +54,13 @@ int64_t fa_task_flat_row(const fa_task *t, int i) {
     return (t->batch * d->n_q_heads + head) * d->n_queries + query;
 }
 
+float *fa_task_lse(const fa_task *t, int i) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int64_t query, head = split_row(t, i, &query) + t->kv_head * t->job->plan.group;
+    int64_t stride = d->lse_head_stride ? d->lse_head_stride : d->n_queries;
+    return d->lse + (t->batch * d->n_q_heads + head) * stride + query;
+}
+
 char *fa_task_weights(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t at = fa_task_flat_row(t, i) * d->n_keys;

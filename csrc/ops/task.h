@@ -57,7 +57,8 @@ const void *fa_task_query(const fa_task *t, int i);
 void *fa_task_out(const fa_task *t, int i);
 int64_t fa_task_flat_row(const fa_task *t, int i);
 
-/* The weights of row i for key 0. */
+/* The lse of row i, and its weights for key 0. */
+float *fa_task_lse(const fa_task *t, int i);
 char *fa_task_weights(const fa_task *t, int i);
 
 /* Bytes of one number of a type. */

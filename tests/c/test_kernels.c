@@ -75,19 +75,7 @@ static void probe(const char *op, const float *a, const float *b, const float *c
     CHECK(fa_probe(backend, op, a, b, c, out, n) == FA_OK, "%s", op);
 }
 
-static uint32_t bits_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-
-static float float_of(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
-static int same(float a, float b) { return bits_of(a) == bits_of(b) || (a != a && b != b); }
+static int same(float a, float b) { return fa_bits(a) == fa_bits(b) || (a != a && b != b); }
 
 static float plain(const char *op, float a, float b, float c) {
     int fused = strcmp(fa_backend_name(backend), "scalar") != 0;
@@ -97,9 +85,9 @@ static float plain(const char *op, float a, float b, float c) {
     if (!strcmp(op, "div")) return a / b;
     if (!strcmp(op, "fma")) return fused ? fmaf(a, b, c) : a * b + c;
     if (!strcmp(op, "max")) return a > b ? a : b;
-    if (!strcmp(op, "abs")) return float_of(bits_of(a) & 0x7fffffffu);
+    if (!strcmp(op, "abs")) return fa_from_bits(fa_bits(a) & 0x7fffffffu);
     if (!strcmp(op, "copysign"))
-        return float_of((bits_of(a) & 0x7fffffffu) | (bits_of(b) & 0x80000000u));
+        return fa_from_bits((fa_bits(a) & 0x7fffffffu) | (fa_bits(b) & 0x80000000u));
     if (!strcmp(op, "lt")) return a < b;
     if (!strcmp(op, "eq")) return a == b;
     return a < 0.0f ? b : c; /* select */
@@ -212,7 +200,7 @@ static void sweep(const char *op, double (*exact)(double), float lo, float hi, d
         int n = 0;
         for (; n < BATCH && at < end; n++, at++)
             x[n] = at < N_GRID ? lo + (hi - lo) * ((float)at / N_GRID)
-                               : float_of((uint32_t)((at - N_GRID) * step));
+                               : fa_from_bits((uint32_t)((at - N_GRID) * step));
         probe(op, x, x, x, out, n);
         for (int i = 0; i < n; i++) {
             float want;
@@ -904,7 +892,8 @@ static void test_half_conversions(void) {
             CHECK(same(out[i], x[i]), "%s(%g) = %g", op, x[i], out[i]);
         for (int i = 0; i < N_ELEMENTS(x); i++) { /* halfway to the next number, and a bit beside */
             uint32_t step = type == FA_F16 ? 1u << 12 : 1u << 15;
-            x[i] = float_of(bits_of(from_half(type, (uint16_t)i)) + step + (uint32_t)(i % 3) - 1u);
+            x[i] =
+                fa_from_bits(fa_bits(from_half(type, (uint16_t)i)) + step + (uint32_t)(i % 3) - 1u);
         }
         probe(op, x, x, x, out, N_ELEMENTS(x));
         for (int i = 0; i < N_ELEMENTS(x); i++) {

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""Checks of packed sequences: where each begins and ends, and what is one a sequence.
+
+For ``varlen``; all that has nothing to do with sequences is checked by ``_validate.sdpa``, as one
+long sequence. It computes no attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _check_arrays as arrays
+from . import _check_options as check
+from . import _validate
+from ._check_arrays import FLOAT32, FLOAT64, INT64, ndarray
+from ._validate import SdpaCall
+
+
+class VarlenCall(SdpaCall):
+    """One checked call of packed sequences, as the backends see it.
+
+    The fields are those of `SdpaCall` for all tokens as one entry without leading axes: ``query
+    (heads, tokens, dim)`` and so on; but ``q_offset`` and ``slopes`` may be one a sequence.
+    """
+
+    __slots__ = ("cu_queries", "cu_keys")
+
+    cu_queries: ndarray  # (sequences + 1,) int64: from 0, never decreasing
+    cu_keys: ndarray
+
+    def entries(self) -> list[SdpaCall]:
+        """Each sequence as a call of its own, for those who compute one after the other."""
+        return [self._entry(s) for s in range(len(self.cu_queries) - 1)]
+
+    def _entry(self, s: int) -> SdpaCall:
+        queries = slice(*self.cu_queries[s : s + 2])
+        keys = slice(*self.cu_keys[s : s + 2])
+        call = SdpaCall()
+        for name in SdpaCall.__slots__:
+            setattr(call, name, getattr(self, name))
+        call.query, call.out = self.query[:, queries], self.out[:, queries]
+        call.key, call.value = self.key[:, keys], self.value[:, keys]
+        if self.lse is not None:
+            call.lse = self.lse[:, queries]
+        if isinstance(self.q_offset, ndarray):
+            call.q_offset = int(self.q_offset[s])
+        if self.slopes is not None and self.slopes.ndim == 2:
+            call.slopes = self.slopes[s]
+        return call
+
+    def clear_tail(self) -> None:
+        """What belongs to no sequence."""
+        used = int(self.cu_queries[-1])
+        self.out[:, used:] = 0
+        if self.lse is not None:
+            self.lse[:, used:] = -np.inf
+
+
+def varlen(
+    query: Any,
+    key: Any,
+    value: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    q_offset: Any,
+    alibi_slopes: Any,
+    options: dict[str, Any],
+) -> VarlenCall:
+    """Check the arguments of `varlen_attention`; `options` are the others, by name."""
+    q, k, v = (
+        arrays.as_array(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
+    )
+    for x, name in ((q, "query"), (k, "key"), (v, "value")):
+        if x.ndim != 3:
+            raise ValueError(f"{name}: expected 3 axes (tokens, heads, dim), got shape {x.shape}")
+    options = {
+        "attn_mask": None,
+        "bias": None,
+        "q_offset": 0,
+        "kv_lengths": None,
+        "alibi_slopes": None,
+        "layout": "bshd",
+        "return_weights": False,
+        **options,
+    }
+    ends_q = _ends(cu_seqlens_q, "cu_seqlens_q", len(q), "query")
+    ends_k = _ends(cu_seqlens_k, "cu_seqlens_k", len(k), "key")
+    if len(ends_k) != len(ends_q):
+        raise ValueError(
+            f"cu_seqlens_k: expected {len(ends_q)} numbers to match cu_seqlens_q, got {len(ends_k)}"
+        )
+    n = len(ends_q) - 1
+    if isinstance(q_offset, str):
+        if q_offset != "lower_right":
+            raise ValueError(f"q_offset: expected integers or 'lower_right', got {q_offset!r}")
+        q_offset = np.diff(ends_k) - np.diff(ends_q)
+    else:
+        q_offset = check.q_offset(q_offset, (n,), 0, 0, None)
+    acc = FLOAT64 if arrays.float_dtype(q.dtype) is FLOAT64 else FLOAT32
+    if alibi_slopes is not None:
+        alibi_slopes = check.slopes(alibi_slopes, (n,), q.shape[1], acc)
+    call = _validate.sdpa(q, k, v, **options, call_type=VarlenCall)
+    call.cu_queries, call.cu_keys = ends_q, ends_k
+    call.q_offset, call.slopes = q_offset, alibi_slopes
+    return call
+
+
+def _ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
+    a = arrays.as_array(x, name)
+    if a.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {a.dtype}")
+    if a.ndim != 1 or a.size == 0:
+        raise ValueError(
+            f"{name}: expected 1 axis with the ends of the sequences after a 0, got shape {a.shape}"
+        )
+    if a[0] != 0:
+        raise ValueError(f"{name}: expected 0 at the beginning, got {a[0]}")
+    if (a[1:] < a[:-1]).any():
+        at = int(np.argmax(a[1:] < a[:-1]))
+        raise ValueError(f"{name}: expected numbers that never decrease, got {a[at]}, {a[at + 1]}")
+    if a[-1] > n_tokens:
+        raise ValueError(
+            f"{name}: expected an end of at most {n_tokens}, the number of tokens of {of}, "
+            f"got {a[-1]}"
+        )
+    return np.array(a, INT64, order="C")
