@@ -128,6 +128,7 @@ static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
         FA_TYPED(wide_values)(t, alpha[0]);
         return;
     }
+    FA_ASSERT(t->n_rows <= 8);
     group_rows(t, &g);
     fa_fetch ahead = fa_fetch_rows((const char *)t->k + t->n_keys * k_bytes, k_bytes,
                                    (int64_t)t->qk_size * t->k_item, t->n_keys);
@@ -139,7 +140,7 @@ static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
         for (int x = 0; x < g.n; x++) {
             int i = g.first[x];
 #define FA_BODY(mr) FA_TYPED(value_columns)(mr, t, i, c, alpha, &ahead)
-            FA_ROWS_SWITCH(g.first[x + 1] - i, FA_BODY)
+            FA_FEW_ROWS_SWITCH(g.first[x + 1] - i, FA_BODY)
 #undef FA_BODY
         }
     }

@@ -54,9 +54,8 @@ FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *pan
     FA_ROWS_CASE(1, body) FA_ROWS_CASE(2, body) FA_ROWS_CASE(3, body) FA_ROWS_CASE(4, body)
 #define FA_ROWS_5(body) FA_ROWS_4(body) FA_ROWS_CASE(5, body)
 #define FA_ROWS_6(body) FA_ROWS_5(body) FA_ROWS_CASE(6, body)
-#define FA_ROWS_10(body) \
-    FA_ROWS_6(body)      \
-    FA_ROWS_CASE(7, body) FA_ROWS_CASE(8, body) FA_ROWS_CASE(9, body) FA_ROWS_CASE(10, body)
+#define FA_ROWS_8(body) FA_ROWS_6(body) FA_ROWS_CASE(7, body) FA_ROWS_CASE(8, body)
+#define FA_ROWS_10(body) FA_ROWS_8(body) FA_ROWS_CASE(9, body) FA_ROWS_CASE(10, body)
 #define FA_ROWS_14(body) \
     FA_ROWS_10(body)     \
     FA_ROWS_CASE(11, body) FA_ROWS_CASE(12, body) FA_ROWS_CASE(13, body) FA_ROWS_CASE(14, body)
@@ -73,6 +72,13 @@ FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *pan
 #endif
 #define FA_ROWS_SWITCH(n, body) \
     switch (n) { FA_ROWS_CASES(body) default : break; }
+/* The same where there are no more than 8 rows: each case costs time to compile, and bytes. */
+#if FA_MR > 8
+#define FA_FEW_ROWS_SWITCH(n, body) \
+    switch (n) { FA_ROWS_8(body) default : break; }
+#else
+#define FA_FEW_ROWS_SWITCH FA_ROWS_SWITCH
+#endif
 
 /* The rows of a tile in groups of at most FA_MR, as even as can be: a group of one or two rows keeps
  * few sums in flight and costs nearly as much as a full one. */
