@@ -75,6 +75,8 @@ def varlen(
     for x, name in ((q, "query"), (k, "key"), (v, "value")):
         if x.ndim != 3:
             raise ValueError(f"{name}: expected 3 axes (tokens, heads, dim), got shape {x.shape}")
+    if len(v) != len(k):
+        raise ValueError(f"value: expected {len(k)} tokens to match key, got {len(v)}")
     options = {
         "attn_mask": None,
         "bias": None,
@@ -101,7 +103,8 @@ def varlen(
     acc = FLOAT64 if arrays.float_dtype(q.dtype) is FLOAT64 else FLOAT32
     if alibi_slopes is not None:
         alibi_slopes = check.slopes(alibi_slopes, (n,), q.shape[1], acc)
-    call = _validate.sdpa(q, k, v, **options, call_type=VarlenCall)
+    used = slice(int(ends_k[-1]))  # what comes after is not even copied
+    call = _validate.sdpa(q, k[used], v[used], **options, call_type=VarlenCall)
     call.cu_queries, call.cu_keys = ends_q, ends_k
     call.q_offset, call.slopes = q_offset, alibi_slopes
     return call
