@@ -44,7 +44,7 @@ assert n_workers() == (3 if compiled else 0)
 
 
 def test_interrupt_of_other_attentions(script):
-    """Case 144: the same in additive, local and hard attention; drawing keys walks twice."""
+    """Case 144: the same in every other function; drawing keys walks twice."""
     script("""
 given = endless("prefill")
 q, k, v = given["query"], given["key"], given["value"]
@@ -54,6 +54,9 @@ calls = {
     "local": lambda: fastattn.local_attention(q, k, v, centers=centers, half_width=1e9, sigma=1e9),
     "hard": lambda: fastattn.hard_attention(q, k, v),
     "drawn": lambda: fastattn.hard_attention(q, k, v, sample=np.random.default_rng(0)),
+    "packed": lambda: fastattn.varlen_attention(
+        *(x[0].swapaxes(0, 1) for x in (q, k, v)), [0, q.shape[2]], [0, k.shape[2]]
+    ),
 }
 for kind, call in calls.items():
     for n_threads in (1, 4):
