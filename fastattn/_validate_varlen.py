@@ -118,6 +118,7 @@ def _ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
         raise ValueError(
             f"{name}: expected 1 axis with the ends of the sequences after a 0, got shape {a.shape}"
         )
+    a = a.copy()  # before it is looked at: the caller may change the array meanwhile
     if a[0] != 0:
         raise ValueError(f"{name}: expected 0 at the beginning, got {a[0]}")
     if (a[1:] < a[:-1]).any():
@@ -128,4 +129,4 @@ def _ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
             f"{name}: expected an end of at most {n_tokens}, the number of tokens of {of}, "
             f"got {a[-1]}"
         )
-    return np.array(a, INT64, order="C")
+    return a.astype(INT64, copy=False)

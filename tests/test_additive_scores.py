@@ -91,6 +91,17 @@ def test_the_bound_holds(backend, rng, inputs, vectors):
         assert (error <= bound).all(), f"hidden size {hidden}: {error[worst]} > {bound[worst]}"
 
 
+@pytest.mark.parametrize("hidden", [17, 255, 2048])
+def test_terms_of_one_size(backend, hidden):
+    """Far queries, and vectors of equal numbers: a long sum would be rounded alike each time."""
+    query, key = np.full((1, hidden), 50.0, F), np.zeros((1, hidden), F)
+    for number in np.linspace(0.5, 8.0, N).astype(F):
+        vector = np.full(hidden, number)
+        wanted, bound = exact(query, key, vector)
+        error = abs(scores(query, key, vector).astype(np.float64) - wanted)
+        assert (error <= bound).all(), f"{number}: {error} > {bound}"
+
+
 @pytest.mark.parametrize("kinds", [("tiny", "huge"), ("normal", "overflowing"), ("any size",)])
 def test_kinds_beside_each_other(backend, rng, kinds):
     """Rows and units of different kinds in one call: the choice of a path must see all of them."""

@@ -71,18 +71,25 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
                      vf_mul(total[r][v], vf_set1((float)t->scoring->unit)));
 }
 
-/* One row and key by tanh itself. */
+/* One row and key by tanh itself.  Sums are short ones: in one long sum, numbers of a size would be
+ * rounded the same way again and again. */
 static float additive_direct(const float *q, const float *k, const float *a, int n) {
-    vf sum = vf_set1(0.0f);
-    int u = 0;
-    for (; u + VF_LANES <= n; u += VF_LANES)
-        sum = vf_fma(vf_load(a + u), vf_tanh(vf_add(vf_load(q + u), vf_load(k + u))), sum);
-    if (u < n) {
-        int left = n - u;
-        vf x = vf_add(vf_load_part(q + u, left), vf_load_part(k + u, left));
-        sum = vf_fma(vf_load_part(a + u, left), vf_tanh(x), sum);
+    enum { LONGEST = 16 * VF_LANES };
+    double total = 0.0;
+    for (int u = 0; u < n;) {
+        vf sum = vf_set1(0.0f);
+        int end = fa_min(n, u + LONGEST);
+        for (; u + VF_LANES <= end; u += VF_LANES)
+            sum = vf_fma(vf_load(a + u), vf_tanh(vf_add(vf_load(q + u), vf_load(k + u))), sum);
+        if (u < end) {
+            int left = end - u;
+            vf x = vf_add(vf_load_part(q + u, left), vf_load_part(k + u, left));
+            sum = vf_fma(vf_load_part(a + u, left), vf_tanh(x), sum);
+            u = end;
+        }
+        total += (double)vf_hsum(sum);
     }
-    return vf_hsum(sum);
+    return (float)total;
 }
 
 static void FA_NAME(additive)(const fa_tile *t) {

@@ -78,13 +78,25 @@ static int by_cost(const void *a, const void *b) {
     return x->cost < y->cost ? 1 : x->cost > y->cost ? -1 : 0;
 }
 
-/* Fills the parts, longest tasks first: so that no long one is left when all others are done. */
-static double make_parts(run *r, part *parts) {
+/* Millions of sequences take a second to plan: who waits may want to stop. */
+static int is_given_up(const fa_exec *exec, int64_t n_done, fa_fpenv *env) {
+    enum { EVERY = 1 << 16 };
+    if (!exec->interrupted || (n_done + 1) % EVERY) return 0;
+    fa_fpenv_leave(env); /* Python code may run: in the environment that it chose */
+    int stop = exec->interrupted();
+    *env = fa_fpenv_enter();
+    return stop;
+}
+
+/* Fills the parts, longest tasks first: so that no long one is left when all others are done.
+ * Returns the cost of all, or -1 if told to stop. */
+static double make_parts(run *r, part *parts, fa_fpenv *env) {
     double cost = 0.0;
     int64_t end = 0;
     for (int64_t s = 0; s < r->desc->n_sequences; s++) {
         fa_sdpa_desc d;
         fa_job job;
+        if (is_given_up(&r->desc->call.exec, s, env)) return -1.0;
         if (r->desc->cu_queries[s] == r->desc->cu_queries[s + 1]) continue;
         make_job(r, s, &d, &job);
         cost += job.plan.cost_ns;
@@ -105,10 +117,10 @@ int fa_varlen(const fa_varlen_desc *desc) {
     if (!parts) return FA_NO_MEMORY;
     fa_fpenv env = fa_fpenv_enter(); /* tasks do the same */
     fa_plan_scoring(&desc->call, &r.scoring);
-    double cost = make_parts(&r, parts);
+    double cost = make_parts(&r, parts, &env);
     fa_fpenv_leave(&env);
-    int status = FA_OK;
-    if (r.n_parts > 0) {
+    int status = cost < 0.0 ? FA_INTERRUPTED : FA_OK;
+    if (status == FA_OK && r.n_parts > 0) {
         int64_t n_tasks = parts[r.n_parts - 1].end;
         r.parts = parts;
         r.n_threads = fa_useful_threads(cost, n_tasks, desc->call.exec.n_threads);

@@ -996,6 +996,48 @@ static void test_hard(void) {
     free_call(c);
 }
 
+static int stop_at_once(void) { return 1; }
+
+/* Planning millions of sequences takes a second: it may be stopped before any of them is computed. */
+static void test_planning_of_sequences_can_be_stopped(void) {
+    enum { N = 1 << 16 };
+    int64_t *ends = allocate((N + 1) * sizeof *ends);
+    float *in = allocate(N * sizeof *in), *out = allocate(N * sizeof *out);
+    for (int i = 0; i <= N; i++) ends[i] = i;
+    for (int i = 0; i < N; i++) in[i] = 0.0f, out[i] = 7.0f;
+    fa_array rows = {
+        .data = in, .head_stride = N, .row_stride = 1, .col_stride = 1, .type = FA_F32};
+    fa_varlen_desc d = {
+        .call = {.exec = {.backend = backend, .n_threads = 1, .interrupted = stop_at_once},
+                 .n_batch = 1,
+                 .n_q_heads = 1,
+                 .n_kv_heads = 1,
+                 .n_queries = N,
+                 .n_keys = N,
+                 .qk_size = 1,
+                 .v_size = 1,
+                 .query = rows,
+                 .key = rows,
+                 .value = rows,
+                 .out = rows,
+                 .scale = 1.0,
+                 .window_left = -1,
+                 .window_right = -1},
+        .n_sequences = N,
+        .cu_queries = ends,
+        .cu_keys = ends,
+    };
+    d.call.out.data = out;
+    CHECK(fa_varlen(&d) == FA_INTERRUPTED, "not stopped");
+    for (int i = 0; i < N; i++) CHECK(out[i] == 7.0f, "sequence %d was computed", i);
+    d.call.exec.interrupted = NULL;
+    CHECK(fa_varlen(&d) == FA_OK, "failed");
+    for (int i = 0; i < N; i++) CHECK(out[i] == 0.0f, "sequence %d: %g", i, (double)out[i]);
+    free(ends);
+    free(in);
+    free(out);
+}
+
 typedef struct test {
     const char *name;
     void (*run)(void);
@@ -1023,6 +1065,7 @@ static const test tests[] = {
     TEST(additive),
     TEST(local),
     TEST(hard),
+    TEST(planning_of_sequences_can_be_stopped),
 };
 
 static double now(void) {
