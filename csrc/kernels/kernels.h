@@ -61,6 +61,8 @@ enum fa_reach {
 #define FA_ADDITIVE_BLOCK 16
 /* Up to so many numbers tanh itself is taken: rounding errors of so few do not cancel each other. */
 #define FA_ADDITIVE_FEW 16
+/* Beyond so many too: rounding errors of that many blocks would add up. */
+#define FA_ADDITIVE_MOST 2048
 
 /* Keys of additive attention as a run of whole panels. */
 typedef struct fa_additive_keys {

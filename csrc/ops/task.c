@@ -154,7 +154,8 @@ static void make_exponentials(const fa_task *t, const float *query, float *e, fa
     const fa_sdpa_desc *d = t->job->desc;
     row->query = query;
     row->reach = t->job->kernels->additive_row(query, (int)d->qk_size, e);
-    if (d->qk_size <= FA_ADDITIVE_FEW || row->a_rest[1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
+    int is_few_or_many = d->qk_size <= FA_ADDITIVE_FEW || d->qk_size > FA_ADDITIVE_MOST;
+    if (is_few_or_many || row->a_rest[1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
