@@ -172,7 +172,7 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
 
 
 def sdpa(call, str name, int n_threads):
-    """Compute a checked float32 call (`_validate.SdpaCall`) on the backend `name`."""
+    """Compute a checked call, not of float64, (`_validate.SdpaCall`) on the backend `name`."""
     cdef fa_sdpa_desc d
     memset(&d, 0, sizeof(d))
     fill(&d, call)
@@ -180,7 +180,7 @@ def sdpa(call, str name, int n_threads):
 
 
 def additive(call, packed_keys, str name, int n_threads):
-    """Compute a checked float32 call (`_validate_additive.AdditiveCall`) on the backend `name`;
+    """Compute a checked call, not of float64, (`_validate_additive.AdditiveCall`) on the backend `name`;
     `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
     cdef fa_sdpa_desc d
     cdef cnp.ndarray a = call.attention_v

@@ -86,7 +86,7 @@ print(sum("{name}" in str(w.message) for w in caught))
 def test_import_does_little(run_python):
     # Time is no measure here: others use the machine, threads of NumPy's BLAS spin after its
     # import, and bytecode may have to be compiled. The calls made are the same every time.
-    # About 6000 of them took 12 ms on a machine of 2026; numpy's own import makes 100,000.
+    # About 9000 of them take some 13 ms on a machine of 2026; numpy's own import makes 100,000.
     done = run_python(
         """
 import sys
