@@ -45,10 +45,12 @@ typedef struct fa_sdpa_desc {
     int n_lead;                 /* number of leading axes */
     const intptr_t *lead_shape; /* n_lead sizes; their product is n_batch */
     int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size;
-    fa_array query, key, value, out; /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1 */
-    fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
-    float *lse;                      /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
-    int64_t lse_head_stride;         /* 0: n_queries */
+    fa_array query, key, value,
+        out;                  /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1; key and value also
+                                      * FA_I8, with key_factors and value_factors */
+    fa_array attn_mask, bias; /* (*lead, n_q_heads, n_queries, n_keys) or absent */
+    float *lse;               /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
+    int64_t lse_head_stride;  /* 0: n_queries */
     void *weights; /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
@@ -66,10 +68,16 @@ typedef struct fa_sdpa_desc {
     const void *packed_keys;           /* what fa_additive_pack made of key, or NULL */
     int is_causal;                     /* 0 or 1 */
     int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
-    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by it, before the softcap.  NaN
-     * stands for 1 / |key| (0 for zeros) where products of floats with that key may leave their range:
-     * rows that see it are computed in double. */
-    fa_array key_factors;
+    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by key_factors[j], before the
+     * softcap, value[j] by value_factors[j].  NaN is what it is with keys of FA_I8; with others it stands
+     * for 1 / |key| (0 for zeros) where products of floats with that key may leave their range: rows
+     * that see it are computed in double. */
+    fa_array key_factors, value_factors;
+    /* Keys and values in pages, if page_size > 0: key j is row j % page_size of page pages[j / page_size].
+     * key, value and their factors are (pages, n_kv_heads, page_size, size) and (pages, n_kv_heads, 1,
+     * page_size) then: lead_bytes[0] is their step from page to page, though n_lead is 0 and n_batch 1. */
+    int64_t page_size;
+    const int32_t *pages;
     /* Local attention, if centers is there: C-contiguous (*lead, n_q_heads, n_queries), finite.  A row
      * also sees no key but c - half_width <= j <= c + half_width; with sigma > 0 its weights are
      * multiplied by exp(-(j - c)^2 / (2 sigma^2)) after the softmax.  Z and lse are those before. */
@@ -90,14 +98,16 @@ int fa_sdpa(const fa_sdpa_desc *desc);
 
 /* Sequences of any lengths, packed one after the other: sequence s has the queries [cu_queries[s],
  * cu_queries[s + 1]) and the keys [cu_keys[s], cu_keys[s + 1]) of `call`, whose n_lead is 0, n_batch 1,
- * and n_queries and n_keys how many there are in all.  Each is computed as a call of its own, to
- * the same bits.  weights, attn_mask, bias and kv_lengths are absent. */
+ * and n_queries and n_keys how many there are in all; or, in pages, as many keys, which lie in
+ * pages[first_page[s]], pages[first_page[s] + 1], ...  Each is computed as a call of its own, to the same
+ * bits.  weights, attn_mask, bias and kv_lengths are absent. */
 typedef struct fa_varlen_desc {
     fa_sdpa_desc call;
     int64_t n_sequences;
     const int64_t *cu_queries, *cu_keys; /* n_sequences + 1 each: from 0, never decreasing */
     const int64_t *q_offsets;            /* n_sequences, or NULL: call.q_offset for all */
-    int64_t slopes_stride; /* of call.slopes, from one sequence to the next: 0 or heads */
+    int64_t slopes_stride;     /* of call.slopes, from one sequence to the next: 0 or heads */
+    const int64_t *first_page; /* n_sequences places in call.pages, if call.page_size > 0 */
 } fa_varlen_desc;
 int fa_varlen(const fa_varlen_desc *desc);
 

@@ -13,6 +13,7 @@ here. Nothing is computed in this file.
 ``hard_attention``                 one key a query: the best one, or one drawn by the weights
 ``varlen_attention``               packed sequences of any lengths, without padding
 ``KVCache``                        keys and values of growing sequences, for decoders
+``PagedKVCache``                   the same in pages, for servers: sequences come, go, share
 ``merge_attention``                exact merge of partial results over disjoint sets of keys
 ``set_num_threads``                how many threads compute, for the process
 ``get_num_threads``                how many threads a call from here may use
@@ -24,11 +25,13 @@ here. Nothing is computed in this file.
 =================================  ==============================================================
 
 How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard``, ``varlen``,
-``cache`` (signatures) -> ``_validate`` and its ``_validate_additive``, ``_validate_scores``,
-``_validate_selection``, ``_validate_varlen``, ``_validate_cache`` (every check, once) ->
+``cache``, ``paged`` (signatures) -> ``_validate`` and its ``_validate_additive``,
+``_validate_scores``, ``_validate_selection``, ``_validate_varlen``, ``_validate_cache``,
+``_validate_paged`` (every check, once) ->
 ``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
 ``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
-``_threads`` knows the number of threads, ``_storage`` where a cache keeps its tokens.
+``_threads`` knows the number of threads, ``_storage`` where a cache keeps its tokens, ``_quantize``
+what these are in 8 bits, ``_pages`` which sequence owns which pages.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written
@@ -42,12 +45,14 @@ from .cache import KVCache
 from .functional import merge_attention, scaled_dot_product_attention
 from .hard import hard_attention
 from .local import local_attention
+from .paged import PagedKVCache
 from .scores import attention
 from .varlen import varlen_attention
 
 __all__ = [
     "AdditiveKeys",
     "KVCache",
+    "PagedKVCache",
     "__version__",
     "additive_attention",
     "attention",

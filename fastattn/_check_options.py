@@ -88,6 +88,16 @@ def integer(x: Any, name: str) -> int:
         raise TypeError(f"{name}: expected an integer, got {type(x).__name__}") from None
 
 
+def integers(x: Any, name: str) -> ndarray:
+    """An array of integers, of any shape."""
+    a = as_array(x, name)
+    if a.size == 0 and isinstance(x, (list, tuple)):
+        a = a.astype(INT64)  # NumPy takes an empty list for floats
+    if a.dtype.kind not in "iu":
+        raise TypeError(f"{name}: expected integers, got dtype {a.dtype}")
+    return a
+
+
 def window(window: Any) -> tuple:
     """(left, right), both -1 or a number of keys."""
     if isinstance(window, (str, bytes, dict, set)):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The mirror of csrc/fastattn.h for Cython, name by name.
 # Used by _native.pyx.  Contracts are in the header and not repeated here.
-from libc.stdint cimport int64_t, intptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t
 
 cdef extern from "fastattn.h" nogil:
     enum fa_status:
@@ -15,6 +15,7 @@ cdef extern from "fastattn.h" nogil:
         FA_F64
         FA_F16
         FA_BF16
+        FA_I8
         FA_BOOL
 
     ctypedef struct fa_array:
@@ -53,7 +54,9 @@ cdef extern from "fastattn.h" nogil:
         const void *packed_keys
         int is_causal
         int64_t window_left, window_right
-        fa_array key_factors
+        fa_array key_factors, value_factors
+        int64_t page_size
+        const int32_t *pages
         const double *centers
         double half_width, sigma
         int64_t *picks
@@ -72,6 +75,7 @@ cdef extern from "fastattn.h" nogil:
         const int64_t *cu_keys
         const int64_t *q_offsets
         int64_t slopes_stride
+        const int64_t *first_page
 
     ctypedef struct fa_merge_part:
         const void *out

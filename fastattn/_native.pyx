@@ -21,7 +21,7 @@ cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
 cdef dict TYPES = {"float32": FA_F32, "float64": FA_F64, "float16": FA_F16,
-                   "bfloat16": FA_BF16, "bool": FA_BOOL}
+                   "bfloat16": FA_BF16, "int8": FA_I8, "bool": FA_BOOL}
 
 
 def backend_table():
@@ -92,7 +92,7 @@ cdef int set_array(fa_array *a, object array) except -1:
     a.col_stride = cnp.PyArray_STRIDES(x)[last] // item
     if item == 4:
         a.type = FA_F32
-    elif item == 1:
+    elif cnp.PyArray_TYPE(x) == cnp.NPY_BOOL:
         a.type = FA_BOOL
     else:
         a.type = TYPES[x.dtype.name]
@@ -109,6 +109,7 @@ cdef int set_arrays(fa_sdpa_desc *d, cnp.ndarray query, cnp.ndarray key, cnp.nda
     cdef int n_lead = cnp.PyArray_NDIM(query) - 3, i
     cdef const intptr_t *q_shape = <const intptr_t *> cnp.PyArray_DIMS(query)
     cdef const intptr_t *k_shape = <const intptr_t *> cnp.PyArray_DIMS(key)
+    cdef int k_last = cnp.PyArray_NDIM(key) - 1  # in pages, they have an axis that query lacks
     d.n_lead = n_lead
     d.lead_shape = q_shape
     d.n_batch = 1
@@ -117,9 +118,9 @@ cdef int set_arrays(fa_sdpa_desc *d, cnp.ndarray query, cnp.ndarray key, cnp.nda
     d.n_q_heads = q_shape[n_lead]
     d.n_queries = q_shape[n_lead + 1]
     d.qk_size = q_shape[n_lead + 2]
-    d.n_kv_heads = k_shape[n_lead]
-    d.n_keys = k_shape[n_lead + 1]
-    d.v_size = cnp.PyArray_DIMS(value)[n_lead + 2]
+    d.n_kv_heads = k_shape[k_last - 2]
+    d.n_keys = k_shape[k_last - 1]
+    d.v_size = cnp.PyArray_DIMS(value)[k_last]
     set_array(&d.query, query)
     set_array(&d.key, key)
     set_array(&d.value, value)
@@ -161,6 +162,7 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
     d.window_left = call.left
     d.window_right = call.right
     set_array(&d.key_factors, call.key_factors)
+    set_array(&d.value_factors, call.value_factors)
     if call.local is not None:
         d.centers = <const double *> data_of(call.local.centers)
         d.half_width = call.local.half_width
@@ -202,6 +204,10 @@ def varlen(call, str name, int n_threads):
     d.n_sequences = call.cu_queries.size - 1
     d.cu_queries = <const int64_t *> data_of(call.cu_queries)
     d.cu_keys = <const int64_t *> data_of(call.cu_keys)
+    if call.pages is not None:
+        d.call.page_size = d.call.n_keys
+        d.call.pages = <const int32_t *> data_of(call.pages)
+        d.first_page = <const int64_t *> data_of(call.first_pages)
     d.q_offsets = <const int64_t *> d.call.q_offsets
     d.call.q_offsets = NULL
     d.slopes_stride = d.call.slopes_batch_stride

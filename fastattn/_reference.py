@@ -105,6 +105,7 @@ class Entry:
         if self.slopes is not None and self.slopes.ndim == 2:
             self.slopes = self.slopes[entry]
         self.key_factors = None if call.key_factors is None else call.key_factors[index]
+        self.value_factors = None if call.value_factors is None else call.value_factors[index]
         self.centers = None
         if call.local is not None:
             self.centers = call.local.centers[index]
@@ -133,6 +134,8 @@ class Entry:
             )
             if not is_sparse:  # else few of the keys are wanted at all
                 key, value = _dense(key, self.acc), _dense(value, self.acc)
+            if self.value_factors is not None:
+                value = value * self.value_factors[first_head // group, 0, : self.length, None]
             if self.centers is not None:
                 for head in range(first_head, first_head + group):
                     centers, width = self.centers[head], self.half_width
@@ -168,7 +171,9 @@ class Entry:
             factors = self.key_factors[key_head, 0, keys]
             scores *= factors
             extreme = np.flatnonzero(np.isnan(factors))
-            if len(extreme):  # these keys must come to length 1 before they are multiplied
+            if (
+                len(extreme) and self.key.dtype.kind != "i"
+            ):  # these keys must come to length 1 before they are multiplied
                 some = normalized(key[extreme], self.acc)
                 scores[..., extreme] = self._scores(heads, rows, some)
         if self.call.softcap > 0.0:

@@ -72,7 +72,8 @@ class SdpaCall:
         "is_causal",
         "left",
         "right",
-        "key_factors",  # None, or (..., kv_heads, 1, keys): see `inverse_lengths`
+        "key_factors",  # None, or (..., kv_heads, 1, keys): of scores; see `inverse_lengths`
+        "value_factors",  # None, or of values; 8-bit keys and values have both, in float32
         "local",  # None, or the windows of local attention
         "hard",  # None, or what hard attention needs; out is then one value, not a mean
         "dtype",
@@ -100,6 +101,7 @@ class SdpaCall:
     left: int
     right: int
     key_factors: ndarray | None
+    value_factors: ndarray | None
     local: Local | None
     hard: Hard | None
     dtype: np.dtype
@@ -287,6 +289,7 @@ def sdpa(
     call.left = left
     call.right = right
     call.key_factors = None
+    call.value_factors = None
     call.local = None
     call.hard = None
     call.dtype = dtype

@@ -15,14 +15,18 @@ from . import _check_arrays as arrays
 from . import _check_options as check
 from . import _validate
 from ._check_arrays import DTYPES, FLOAT32, INT64, float_dtype, ndarray
+from ._quantize import INT8
+from ._storage import Storage
 from ._validate import SdpaCall
 
+SHORT_DTYPES = "float32, float16 or bfloat16"
 
-def size(x: Any, name: str) -> int:
+
+def size(x: Any, name: str, at_least: int = 0) -> int:
     """A number of something that may be none."""
     n = check.integer(x, name)
-    if n < 0:
-        raise ValueError(f"{name}: expected at least 0, got {n}")
+    if n < at_least:
+        raise ValueError(f"{name}: expected at least {at_least}, got {n}")
     return n
 
 
@@ -40,22 +44,35 @@ def element_type(x: Any) -> np.dtype:
             given = np.dtype(x)
         except (TypeError, ValueError):
             pass
+    if given == INT8:
+        return INT8
     native = None if given is None else float_dtype(given)
     if native is None:
-        later = " (int8 caches do not exist yet)" if given == np.int8 else ""
-        raise TypeError(f"dtype: expected {DTYPES}{later}, got {x!r:.60}")
+        raise TypeError(f"dtype: expected {DTYPES} or int8, got {x!r:.60}")
     return native
 
 
-def tokens(key: Any, value: Any, storage: tuple[ndarray, ndarray]) -> tuple[ndarray, ndarray]:
+def check_dtypes(key: ndarray, value: ndarray, storage: Storage) -> None:
+    """What is appended has the dtype of the cache; 8-bit caches take floats up to float32."""
+    dtype = storage[0].dtype
+    expected = f"{dtype}, that of the cache"
+    if dtype == INT8:
+        expected = f"{SHORT_DTYPES} for an int8 cache"
+    for name, array in (("key", key), ("value", value)):
+        given = float_dtype(array.dtype)
+        is_right = given == dtype if dtype != INT8 else given is not None and given.itemsize <= 4
+        if not is_right:
+            raise TypeError(f"{name}: expected dtype {expected}, got {array.dtype}")
+    if float_dtype(key.dtype) != float_dtype(value.dtype):
+        raise TypeError(f"value: expected dtype {key.dtype} to match key, got {value.dtype}")
+
+
+def tokens(key: Any, value: Any, storage: Storage) -> tuple[ndarray, ndarray]:
     """What is appended: as many tokens of each, that fit the storage."""
     k = key if type(key) is ndarray else arrays.as_array(key, "key")
     v = value if type(value) is ndarray else arrays.as_array(value, "value")
+    check_dtypes(k, v, storage)
     for name, array, store in (("key", k, storage[0]), ("value", v, storage[1])):
-        if array.dtype is not store.dtype and float_dtype(array.dtype) != store.dtype:
-            raise TypeError(
-                f"{name}: expected dtype {store.dtype}, that of the cache, got {array.dtype}"
-            )
         n_batch, n_heads, _, dim = store.shape
         shape = array.shape
         if len(shape) != 4 or shape[:2] != (n_batch, n_heads) or shape[3] != dim:
@@ -69,11 +86,7 @@ def tokens(key: Any, value: Any, storage: tuple[ndarray, ndarray]) -> tuple[ndar
 
 def entries(indices: Any, n_batch: int) -> ndarray:
     """Which entry each one becomes, as int64 in memory of its own."""
-    a = arrays.as_array(indices, "indices")
-    if a.size == 0 and isinstance(indices, (list, tuple)):
-        a = a.astype(INT64)  # NumPy takes an empty list for floats
-    if a.dtype.kind not in "iu":
-        raise TypeError(f"indices: expected integers, got dtype {a.dtype}")
+    a = check.integers(indices, "indices")
     if a.shape != (n_batch,):
         raise ValueError(f"indices: expected shape {(n_batch,)}, one an entry, got {a.shape}")
     wrong = (a < 0) | (a >= n_batch)
@@ -99,19 +112,20 @@ def at_most(x: Any, name: str, lengths: ndarray, lead: tuple) -> ndarray:
 
 def attend(
     query: Any,
-    key: ndarray,
-    value: ndarray,
+    storage: Storage,
     lengths: ndarray,
     is_ragged: bool,
     options: dict[str, Any],
 ) -> SdpaCall:
     """A checked call of a query with all the cache has; `options` are those of `_validate.sdpa`.
 
-    `key` and `value` end with the longest entry. They are read where they lie.
+    `storage` ends with the longest entry. It is read where it lies.
     """
     q = query if type(query) is ndarray else arrays.as_array(query, "query")
     heads_last = check.layout(options["layout"])
-    is_mixed = _check_query(q, key, heads_last)
+    key, value = storage[:2]
+    dtype = query_dtype(q, key.dtype)
+    _check_shape(q, key, heads_last)
     n_batch = key.shape[0] if key.shape[0] != 1 else q.shape[0]
     if options["kv_lengths"] is not None:
         own = at_most(options["kv_lengths"], "kv_lengths", lengths, (n_batch,))
@@ -119,35 +133,50 @@ def attend(
     elif is_ragged:
         options["kv_lengths"] = lengths
     given = (key, value)
-    if is_mixed:  # the checks see arrays of these shapes that have the query's dtype
-        given = tuple(_stand_in(a) for a in given)
+    if dtype != key.dtype:
+        given = tuple(stand_in(a.shape, dtype) for a in given)
     if heads_last:
         given = tuple(a.swapaxes(1, 2) for a in given)
     call = _validate.sdpa(q, *given, **options)
-    if is_mixed:
+    if dtype != key.dtype:
         call.set_rows(call.query, key)
-        shape = call.value.shape
-        call.value = value if value.shape == shape else np.broadcast_to(value, shape)
+        call.value = _entries(value, call)
+    if len(storage) == 4:
+        scales = (_entries(a.swapaxes(2, 3), call) for a in storage[2:])
+        call.key_factors, call.value_factors = scales
     return call
 
 
-def _stand_in(a: ndarray) -> ndarray:
-    """A float32 array of its shape, with memory for one row."""
-    row = np.empty(a.shape[3], FLOAT32)
-    return ndarray(a.shape, FLOAT32, row, 0, (0, 0, 0, FLOAT32.itemsize))
+def _entries(a: ndarray, call: SdpaCall) -> ndarray:
+    """With as many entries as the call has."""
+    shape = call.query.shape[:1] + a.shape[1:]
+    return a if a.shape == shape else np.broadcast_to(a, shape)
 
 
-def _check_query(q: ndarray, key: ndarray, heads_last: bool) -> bool:
-    """Check dtype and shape, and say whether the dtype is not that of the cache."""
-    dtype = key.dtype
-    is_mixed = False
-    if q.dtype is not dtype and float_dtype(q.dtype) != dtype:
-        is_mixed = float_dtype(q.dtype) is FLOAT32 and dtype.itemsize == 2
-        if not is_mixed:
-            also = " or float32" if dtype.itemsize == 2 else ""
+def stand_in(shape: tuple, dtype: np.dtype) -> ndarray:
+    """An array of that shape, with memory for one row: for the checks, where queries have another
+    dtype than the cache."""
+    row = np.empty(shape[-1], dtype)
+    strides = (0,) * (len(shape) - 1) + (dtype.itemsize,)
+    return ndarray(shape, dtype, row, 0, strides)
+
+
+def query_dtype(q: ndarray, dtype: np.dtype) -> np.dtype:
+    """That of queries to a cache of `dtype`: the same, or a wider one."""
+    given = float_dtype(q.dtype)
+    if dtype == INT8:
+        if given is None or given.itemsize > 4:
             raise TypeError(
-                f"query: expected dtype {dtype}, that of the cache,{also} got {q.dtype}"
+                f"query: expected dtype {SHORT_DTYPES} with an int8 cache, got {q.dtype}"
             )
+        return given
+    if given == dtype or (given is FLOAT32 and dtype.itemsize == 2):
+        return given
+    also = " or float32" if dtype.itemsize == 2 else ""
+    raise TypeError(f"query: expected dtype {dtype}, that of the cache,{also} got {q.dtype}")
+
+
+def _check_shape(q: ndarray, key: ndarray, heads_last: bool) -> None:
     n_batch, n_kv_heads, _, dim = key.shape
     if q.ndim != 4:
         axes = "(batch, queries, heads, dim)" if heads_last else "(batch, heads, queries, dim)"
@@ -165,4 +194,3 @@ def _check_query(q: ndarray, key: ndarray, heads_last: bool) -> bool:
             f"query: expected a number of heads that the {n_kv_heads} of the cache divide, "
             f"got {n_heads}"
         )
-    return is_mixed

@@ -25,23 +25,30 @@ class VarlenCall(SdpaCall):
     (heads, tokens, dim)`` and so on; but ``q_offset`` and ``slopes`` may be one a sequence.
     """
 
-    __slots__ = ("cu_queries", "cu_keys")
+    __slots__ = ("cu_queries", "cu_keys", "pages", "first_pages")
 
     cu_queries: ndarray  # (sequences + 1,) int64: from 0, never decreasing
     cu_keys: ndarray
+    pages: ndarray | None  # int32, compact: see `_validate_paged.PagedCall`
+    first_pages: ndarray | None  # (sequences,) int64: where in `pages` those of each begin
 
     def entries(self) -> list[SdpaCall]:
         """Each sequence as a call of its own, for those who compute one after the other."""
         return [self._entry(s) for s in range(len(self.cu_queries) - 1)]
 
     def _entry(self, s: int) -> SdpaCall:
-        queries = slice(*self.cu_queries[s : s + 2])
         keys = slice(*self.cu_keys[s : s + 2])
+        call = self._entry_of_queries(s)
+        call.key, call.value = self.key[:, keys], self.value[:, keys]
+        return call
+
+    def _entry_of_queries(self, s: int) -> SdpaCall:
+        """The same without keys of its own."""
+        queries = slice(*self.cu_queries[s : s + 2])
         call = SdpaCall()
         for name in SdpaCall.__slots__:
             setattr(call, name, getattr(self, name))
         call.query, call.out = self.query[:, queries], self.out[:, queries]
-        call.key, call.value = self.key[:, keys], self.value[:, keys]
         if self.lse is not None:
             call.lse = self.lse[:, queries]
         if isinstance(self.q_offset, ndarray):
@@ -67,7 +74,8 @@ def varlen(
     q_offset: Any,
     alibi_slopes: Any,
     options: dict[str, Any],
-) -> VarlenCall:
+    call_type: type[VarlenCall] = VarlenCall,
+) -> Any:
     """Check the arguments of `varlen_attention`; `options` are the others, by name."""
     q, k, v = (
         arrays.as_array(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
@@ -87,8 +95,8 @@ def varlen(
         "return_weights": False,
         **options,
     }
-    ends_q = _ends(cu_seqlens_q, "cu_seqlens_q", len(q), "query")
-    ends_k = _ends(cu_seqlens_k, "cu_seqlens_k", len(k), "key")
+    ends_q = ends(cu_seqlens_q, "cu_seqlens_q", len(q), "query")
+    ends_k = ends(cu_seqlens_k, "cu_seqlens_k", len(k), "key")
     if len(ends_k) != len(ends_q):
         raise ValueError(
             f"cu_seqlens_k: expected {len(ends_q)} numbers to match cu_seqlens_q, got {len(ends_k)}"
@@ -104,13 +112,15 @@ def varlen(
     if alibi_slopes is not None:
         alibi_slopes = check.slopes(alibi_slopes, (n,), q.shape[1], acc)
     used = slice(int(ends_k[-1]))  # what comes after is not even copied
-    call = _validate.sdpa(q, k[used], v[used], **options, call_type=VarlenCall)
+    call = _validate.sdpa(q, k[used], v[used], **options, call_type=call_type)
     call.cu_queries, call.cu_keys = ends_q, ends_k
     call.q_offset, call.slopes = q_offset, alibi_slopes
+    call.pages = call.first_pages = None
     return call
 
 
-def _ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
+def ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
+    """Where sequences end, after a 0, as int64 in memory of its own."""
     a = arrays.as_array(x, name)
     if a.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integers, got dtype {a.dtype}")

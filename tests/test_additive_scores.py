@@ -102,6 +102,27 @@ def test_terms_of_one_size(backend, hidden):
         assert (error <= bound).all(), f"{number}: {error} > {bound}"
 
 
+@pytest.mark.parametrize("period", [1, 2, 3, 16])
+def test_units_that_are_alike(backend, rng, period):
+    """Units that hold the same numbers, with sums near 0, where the bound is narrowest: a rounding
+    that happens in one of them happens in all, and does not average out."""
+    n_scores = 1000
+    for hidden in (17, 18, 24, 33, 128, 2048):
+        unit = np.arange(hidden) % period
+        size = rng.choice([10.4, 3.0, 1.0, 0.1], (n_scores, 1))
+        query = size * rng.uniform(-1, 1, (n_scores, period))
+        gap = 10.0 ** rng.uniform(-9, -2, (n_scores, 1)) * rng.standard_normal((n_scores, period))
+        vectors = rng.uniform(0.5, 2.0, (n_scores, period))
+        q, k, a = (x[:, unit].astype(F) for x in (query, gap - query, vectors))
+        lse = fastattn.additive_attention(  # a score, a head
+            q[:, None], k[:, None], np.zeros((n_scores, 1, 1), F), a, return_lse=True
+        )[1]
+        terms = a * np.tanh(q.astype(np.float64) + k)
+        bound = 2e-6 * abs(terms).sum(-1) + 4 * 2.0**-24 * np.minimum(abs(a).sum(-1), 1024)
+        error = abs(lse[:, 0] - terms.sum(-1))
+        assert (error <= bound).all(), f"hidden size {hidden}: {(error / bound).max()} of the bound"
+
+
 @pytest.mark.parametrize("kinds", [("tiny", "huge"), ("normal", "overflowing"), ("any size",)])
 def test_kinds_beside_each_other(backend, rng, kinds):
     """Rows and units of different kinds in one call: the choice of a path must see all of them."""

@@ -97,6 +97,11 @@ def test_16_bit_floats(probe, name):
         np.testing.assert_array_equal(probe(name, x), x.astype(half).astype(f32))
 
 
+def test_8_bit_integers(probe):
+    every = np.arange(-128, 128).astype(f32)
+    np.testing.assert_array_equal(probe("i8", every), every)
+
+
 def test_operations_across_lanes(probe, rng):
     lanes = int(probe("lanes", np.zeros(1, f32))[0])
     x = rng.integers(-50, 50, 4 * lanes).astype(f32)  # small integers: every order is exact

@@ -11,7 +11,8 @@ enum fa_status {
     FA_BROKEN_CONTRACT /* our own layers disagree: a bug of fastattn, never of the user */
 };
 
-/* Element types.  Kernels exist for FA_F32; masks and biases may have any of them. */
-enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_BOOL };
+/* Element types: those of query and out are floats; keys and values may be 8-bit integers, masks truth
+ * values. */
+enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_I8, FA_BOOL };
 
 #endif

@@ -24,43 +24,72 @@
 #error "give FA_ADDITIVE_SWITCH the rows of this instruction set's register block"
 #endif
 
-/* s[i, 0..NR) for mr rows (a literal) and one panel.  Sums run over blocks of u, each starting from the
- * sum of its a: so what is rounded stays small. */
-FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const float *panel,
-                             float *s) {
+/* Twice the factors of the exponentials: those of unit u's query and key are u % 16 of each, and their
+ * products are 1 (to 2^-38).  So units that hold the same numbers are not rounded the same way: their
+ * errors would add up instead of averaging out.  Numbers between the half and the double, drawn one in
+ * each 16th of that range (of the logarithm), such that the inverse is a float too. */
+enum { N_SPREAD = 16 };
+static const float query_spread[N_SPREAD] = {
+    0x1.dca682p+0f, 0x1.486616p+1f, 0x1.1b0e8p+1f,  0x1.010962p+1f, 0x1.34ea72p+1f, 0x1.8c20bcp+0f,
+    0x1.a8866ep+0f, 0x1.2aaab4p+1f, 0x1.c23c64p+0f, 0x1.67cad2p+1f, 0x1.729784p+0f, 0x1.bb5316p+0f,
+    0x1.84f62p+0f,  0x1.0c8bacp+1f, 0x1.500aap+1f,  0x1.f175dep+0f};
+static const float key_spread[N_SPREAD] = {
+    0x1.12fc5p+1f,  0x1.8f1fep+0f,  0x1.cf0f2cp+0f, 0x1.fdef6p+0f,  0x1.a84bfep+0f, 0x1.4ae21p+1f,
+    0x1.34bfecp+1f, 0x1.b6db6p+0f,  0x1.231e56p+1f, 0x1.6c4c92p+0f, 0x1.61aed2p+1f, 0x1.27a83p+1f,
+    0x1.50fabcp+1f, 0x1.e814bcp+0f, 0x1.860c0cp+0f, 0x1.077b76p+1f};
+
+/* sum += the quotients of the terms u .. u + n, n even. */
+FA_INLINE void add_pairs_of_terms(int mr, int clamped, const fa_tile *t, int i, const float *panel,
+                                  int u, int n, vf sum[FA_ADDITIVE_MR][FA_NV]) {
     const vf one = vf_set1(1.0f), most = vf_set1(0x1p62f);
     const float *e = t->q + i * t->q_stride;
+    for (int end = u + n; u < end; u += 2) {
+        const float *f = panel + (int64_t)u * FA_NR;
+        vf f1[FA_NV], f2[FA_NV];
+        for (int v = 0; v < FA_NV; v++) {
+            f1[v] = vf_load(f + v * VF_LANES);
+            f2[v] = vf_load(f + FA_NR + v * VF_LANES);
+        }
+        for (int r = 0; r < mr; r++) {
+            const float *er = e + r * t->q_stride + u, *ar = t->rows[i + r].minus_2a + u;
+            vf e1 = vf_set1(er[0]), e2 = vf_set1(er[1]);
+            vf a1 = vf_set1(ar[0]), a2 = vf_set1(ar[1]);
+            for (int v = 0; v < FA_NV; v++) {
+                vf d1 = vf_fma(e1, f1[v], one), d2 = vf_fma(e2, f2[v], one);
+                if (clamped) {
+                    d1 = vf_select(vm_lt(d1, most), d1, most);
+                    d2 = vf_select(vm_lt(d2, most), d2, most);
+                }
+                sum[r][v] =
+                    vf_add_quotient(vf_fma(a1, d2, vf_mul(a2, d1)), vf_mul(d1, d2), sum[r][v]);
+            }
+        }
+    }
+}
+
+/* s[i, 0..NR) for mr rows (a literal) and one panel.  Terms are added up in groups of four, each from the
+ * sum of its a down: so what is rounded stays small, also where all terms are alike and their
+ * roundings too.  Groups are added up in blocks, and blocks in the total, so that many alike do not
+ * lose digits one after the other. */
+FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const float *panel,
+                             float *s) {
     const int n = (int)fa_round_up(t->qk_size, 2);
     vf total[FA_ADDITIVE_MR][FA_NV];
     for (int r = 0; r < mr; r++)
         for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(t->rows[i + r].a_rest[0]);
     for (int begin = 0; begin < n; begin += FA_ADDITIVE_BLOCK) {
         int end = fa_min(n, begin + FA_ADDITIVE_BLOCK);
-        vf sum[FA_ADDITIVE_MR][FA_NV];
+        vf sum[FA_ADDITIVE_MR][FA_NV], group[FA_ADDITIVE_MR][FA_NV];
         for (int r = 0; r < mr; r++)
-            for (int v = 0; v < FA_NV; v++)
-                sum[r][v] = vf_set1(t->rows[i + r].a_sums[begin / FA_ADDITIVE_BLOCK]);
-        for (int u = begin; u < end; u += 2) {
-            const float *f = panel + (int64_t)u * FA_NR;
-            vf f1[FA_NV], f2[FA_NV];
-            for (int v = 0; v < FA_NV; v++) {
-                f1[v] = vf_load(f + v * VF_LANES);
-                f2[v] = vf_load(f + FA_NR + v * VF_LANES);
-            }
-            for (int r = 0; r < mr; r++) {
-                const float *er = e + r * t->q_stride + u, *ar = t->rows[i + r].minus_2a + u;
-                vf e1 = vf_set1(er[0]), e2 = vf_set1(er[1]);
-                vf a1 = vf_set1(ar[0]), a2 = vf_set1(ar[1]);
-                for (int v = 0; v < FA_NV; v++) {
-                    vf d1 = vf_fma(e1, f1[v], one), d2 = vf_fma(e2, f2[v], one);
-                    if (clamped) {
-                        d1 = vf_select(vm_lt(d1, most), d1, most);
-                        d2 = vf_select(vm_lt(d2, most), d2, most);
-                    }
-                    sum[r][v] =
-                        vf_add_quotient(vf_fma(a1, d2, vf_mul(a2, d1)), vf_mul(d1, d2), sum[r][v]);
-                }
-            }
+            for (int v = 0; v < FA_NV; v++) sum[r][v] = vf_set1(0.0f);
+        for (int u = begin; u < end; u += FA_ADDITIVE_GROUP) {
+            for (int r = 0; r < mr; r++)
+                for (int v = 0; v < FA_NV; v++)
+                    group[r][v] = vf_set1(t->rows[i + r].a_sums[u / FA_ADDITIVE_GROUP]);
+            add_pairs_of_terms(mr, clamped, t, i, panel, u, fa_min(FA_ADDITIVE_GROUP, end - u),
+                               group);
+            for (int r = 0; r < mr; r++)
+                for (int v = 0; v < FA_NV; v++) sum[r][v] = vf_add(sum[r][v], group[r][v]);
         }
         for (int r = 0; r < mr; r++)
             for (int v = 0; v < FA_NV; v++) total[r][v] = vf_add(total[r][v], sum[r][v]);
@@ -148,7 +177,7 @@ static int FA_NAME(additive_row)(const float *q, int n, float *e) {
     for (int u = 0; u < n; u += VF_LANES) {
         int left = fa_min(VF_LANES, n - u);
         vf x = reach == FA_FAR ? vf_set1(0.0f) : vf_load_part(q + u, left);
-        vf_store_part(e + u, vf_exp_twice(x), left);
+        vf_store_part(e + u, vf_exp_twice(x, vf_load(query_spread + u % N_SPREAD)), left);
     }
     if (n % 2) e[n] = 0.0f;
     return reach;
@@ -169,7 +198,8 @@ static void FA_NAME(pack_additive_keys)(const float *k, int64_t k_stride, int n_
             }
             vf_transpose(rows);
             for (int i = 0; i < nu; i++)
-                vf_store(panel + (int64_t)(u + i) * FA_NR, vf_exp_twice(rows[i]));
+                vf_store(panel + (int64_t)(u + i) * FA_NR,
+                         vf_exp_twice(rows[i], vf_set1(key_spread[(u + i) % N_SPREAD])));
         }
         if (u_size % 2) vf_store(panel + (int64_t)u_size * FA_NR, vf_set1(0.0f));
     }

@@ -37,15 +37,16 @@ static double careful_score(const fa_careful *c, const float *q, int64_t key, in
     double terms = 0.0, dot = 0.0;
     *allowed = careful_terms(c->scoring, c->row, key, &terms);
     if (!*allowed) return 0.0;
-    const float *k = floats_of(c->k, c->k_type, key * c->k_stride, n, c->scratch + n);
+    const int64_t at = key - c->first;
+    const float *k = floats_of(c->k, c->k_type, at * c->k_stride, n, c->scratch + n);
     if (c->a)
         for (int u = 0; u < n; u++) dot += c->a[u] * tanh((double)q[u] + k[u]);
     else
         for (int d = 0; d < n; d++) dot += (double)q[d] * k[d];
     dot *= c->scoring->scale;
-    if (c->row->key_factors) {
-        double factor = c->row->key_factors[key];
-        dot *= factor == factor ? factor : inverse_length(k, n);
+    if (c->key_factors) {
+        double factor = c->key_factors[at];
+        dot *= factor == factor || c->k_type == FA_I8 ? factor : inverse_length(k, n);
     }
     if (fabs(dot) > FLT_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in float */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
@@ -76,8 +77,9 @@ static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_care
         } else if (pass == FA_CAREFUL_SUM) {
             c->total += p;
             p *= careful_gaussian(c, j);
-            const float *v =
-                floats_of(c->v, c->v_type, j * c->v_stride, c->v_size, c->scratch + 2 * c->qk_size);
+            if (c->value_factors) p *= c->value_factors[j - c->first];
+            const float *v = floats_of(c->v, c->v_type, (j - c->first) * c->v_stride, c->v_size,
+                                       c->scratch + 2 * c->qk_size);
             for (int x = 0; x < c->v_size; x++) c->acc[x] += p * v[x];
         } else if (c->draw >= 0.0 && p > 0.0) {
             c->draw -= p;

@@ -130,8 +130,7 @@ static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
     }
     FA_ASSERT(t->n_rows <= 8);
     group_rows(t, &g);
-    fa_fetch ahead = fa_fetch_rows((const char *)t->k + t->n_keys * k_bytes, k_bytes,
-                                   (int64_t)t->qk_size * t->k_item, t->n_keys);
+    fa_fetch ahead = fa_fetch_rows(t->next_k, k_bytes, (int64_t)t->qk_size * t->k_item, t->n_keys);
     for (int c = 0; c < t->v_size; c += FA_NR) {
         if (!t->keys_in_place)
             ahead = fa_fetch_rows((const fa_element *)t->v + c + FA_NR,

@@ -34,15 +34,14 @@ typedef struct fa_scoring {
 
 /* One query row. */
 typedef struct fa_row {
-    const char *term[2];      /* its bias and its attn_mask at key 0, or NULL */
-    float slope;              /* ALiBi, natural units; 0 = none */
-    float sink;               /* natural units; -inf = none */
-    int64_t position;         /* p = row + q_offset */
-    int64_t key_lo, key_hi;   /* keys that causality, window, center and length leave: [lo, hi) */
-    double center;            /* of the Gaussian */
-    int is_alone;             /* shares too few keys with its neighbours: see ops/task.c */
-    const float *key_factors; /* NULL, or a factor of each key's score; NaN: 1 / |key|, in double */
-    /* Additive scores: the row's attention_v times -2, its sums over FA_ADDITIVE_BLOCK numbers each,
+    const char *term[2];    /* its bias and its attn_mask at key 0, or NULL */
+    float slope;            /* ALiBi, natural units; 0 = none */
+    float sink;             /* natural units; -inf = none */
+    int64_t position;       /* p = row + q_offset */
+    int64_t key_lo, key_hi; /* keys that causality, window, center and length leave: [lo, hi) */
+    double center;          /* of the Gaussian */
+    int is_alone;           /* shares too few keys with its neighbours: see ops/task.c */
+    /* Additive scores: the row's attention_v times -2, its sums over FA_ADDITIVE_GROUP numbers each,
      * what their rounding took in all (and the sum of |a|), the original, and how far the query lies
      * out (enum fa_reach). */
     const float *minus_2a, *a_sums, *a_rest, *a;
@@ -58,7 +57,8 @@ enum fa_reach {
 };
 #define FA_NEAR_LIMIT 10.5f
 #define FA_WIDE_LIMIT 43.0f
-#define FA_ADDITIVE_BLOCK 16
+#define FA_ADDITIVE_GROUP 4
+#define FA_ADDITIVE_BLOCK 16 /* whole groups */
 /* Up to so many numbers tanh itself is taken: rounding errors of so few do not cancel each other. */
 #define FA_ADDITIVE_FEW 16
 /* Beyond so many too: rounding errors of that many blocks would add up. */
@@ -107,6 +107,7 @@ typedef struct fa_tile {
     const void *v; /* panels of floats made by pack_values, or the value rows as they lie */
     int64_t v_stride;
     int k_item, v_item; /* bytes of one number of what lies in place */
+    const void *next_k; /* in place: keys that will be wanted after these */
     int keys_in_place;
     int is_single; /* the block has one row, and not only because one of several is visited */
     const fa_row *rows;
@@ -116,7 +117,8 @@ typedef struct fa_tile {
     float *row_max, *row_sum;
     float *o; /* rows of o_stride = round_up(v_size, nr) */
     int o_stride;
-    fa_ahead *ahead; /* packed keys: NULL, or what is fetched meanwhile */
+    const float *key_factors, *value_factors; /* of the tile's keys, or NULL: see fastattn.h */
+    fa_ahead *ahead;                          /* packed keys: NULL, or what is fetched meanwhile */
     /* Additive scores: k points into panels, reach to the tile's keys, raw_k to their rows as given. */
     const uint8_t *reach;
     const float *raw_k;
@@ -131,9 +133,12 @@ typedef struct fa_careful {
     const fa_scoring *scoring;
     const fa_row *row;
     int qk_size, v_size;
-    const void *q, *k, *v; /* the user's rows, and the types of their numbers */
+    const void *q, *k,
+        *v; /* the user's rows, and the types of their numbers; k, v begin with key `first` */
     int q_type, k_type, v_type, out_type;
-    float *scratch; /* for rows of 16-bit types: 2 * qk_size + v_size floats */
+    int64_t first;
+    const float *key_factors, *value_factors; /* from key `first` on, or NULL */
+    float *scratch; /* for rows of shorter types: 2 * qk_size + v_size floats */
     const float *a; /* additive scores: attention_v; else NULL */
     int64_t k_stride, v_stride;
     double sink;         /* -inf: none */
@@ -182,7 +187,8 @@ typedef struct fa_kernels {
     const char *name;
     int mr, nr; /* the register block: rows, keys (or value columns) */
 
-    fa_typed_kernels typed[FA_BF16 + 1]; /* by enum fa_type; there is none for FA_F64 */
+    fa_typed_kernels
+        typed[FA_I8 + 1]; /* by enum fa_type; none for FA_F64, only the first four for FA_I8 */
 
     /* c[i, 0..nr) = sum_k a[i, k] b[k, 0..nr), each one chain of multiply-adds in the order of k. */
     void (*product)(const float *a, int64_t a_stride, int64_t n_rows, const float *b,

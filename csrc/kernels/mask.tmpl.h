@@ -21,6 +21,7 @@ static float number_at(const void *p, int type, int64_t at) {
     case FA_F64: return (float)saturate(((const double *)p)[at]);
     case FA_F16: return fa_from_f16(((const uint16_t *)p)[at]);
     case FA_BF16: return fa_from_bf16(((const uint16_t *)p)[at]);
+    case FA_I8: return ((const int8_t *)p)[at];
     default: return ((const float *)p)[at];
     }
 }
@@ -80,7 +81,7 @@ static void apply_cap(float *s, int n, float cap_factor) {
 }
 
 /* s[j] *= factor[j] */
-static void apply_key_factors(float *s, int n, const float *factor) {
+static void apply_factors(float *s, int n, const float *factor) {
     for (int j = 0; j < n; j += VF_LANES) {
         int left = n - j;
         vf f = left >= VF_LANES ? vf_load(factor + j) : vf_load_part(factor + j, left);
@@ -97,7 +98,7 @@ static void finish_row_scores(const fa_tile *t, int i) {
     int lo = (int)fa_max64(0, fa_min64(n, row->key_lo - t->key_first));
     int hi = (int)fa_max64(lo, fa_min64(n, row->key_hi - t->key_first));
 
-    if (row->key_factors) apply_key_factors(s, n, row->key_factors + t->key_first);
+    if (t->key_factors) apply_factors(s, n, t->key_factors);
     if (sc->has_cap) apply_cap(s, n, sc->cap_factor);
     for (int x = 0; x < 2; x++) {
         if (!row->term[x]) continue;

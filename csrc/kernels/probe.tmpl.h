@@ -13,6 +13,14 @@ static vf through_bf16(vf a) {
     return vf_load_bf16(lanes);
 }
 
+static vf from_i8(vf a) {
+    float lanes[VF_LANES];
+    int8_t bytes[VF_LANES];
+    vf_store(lanes, a);
+    for (int i = 0; i < VF_LANES; i++) bytes[i] = (int8_t)lanes[i];
+    return vf_load_i8(bytes);
+}
+
 /* out[i] = op(a[i], b[i], c[i]); operations across lanes see VF_LANES of them at a time. */
 FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
 #define FA_PROBE(name, value)    \
@@ -33,6 +41,7 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("half_pow2", (vf_fraction(a, &half), half))
     FA_PROBE("f16", through_f16(a))
     FA_PROBE("bf16", through_bf16(a))
+    FA_PROBE("i8", from_i8(a))
     FA_PROBE("lt", vf_select(vm_lt(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("eq", vf_select(vm_eq(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("select", vf_select(vm_lt(a, vf_set1(0.0f)), b, c))
@@ -40,7 +49,7 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("hsum", vf_set1(vf_hsum(a)))
     FA_PROBE("hmax", vf_set1(vf_hmax(a)))
     FA_PROBE("exp2", vf_exp2(a))
-    FA_PROBE("exp_twice", vf_exp_twice(a))
+    FA_PROBE("exp_twice", vf_exp_twice(a, vf_set1(2.0f)))
     FA_PROBE("add_quotient", vf_add_quotient(a, b, c))
     FA_PROBE("tanh", vf_tanh(a))
 #undef FA_PROBE

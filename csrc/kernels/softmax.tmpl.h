@@ -92,6 +92,9 @@ static void FA_NAME(softmax)(const fa_tile *t, float *alpha) {
         sum[i] = row_exp2(t->s + (int64_t)i * t->s_stride, n, top[i]);
     if (t->scoring->gauss != 0.0f)
         for (int i = 0; i < t->n_rows; i++) apply_gaussian(t, i);
+    if (t->value_factors)
+        for (int i = 0; i < t->n_rows; i++)
+            apply_factors(t->s + (int64_t)i * t->s_stride, t->n_keys, t->value_factors);
     for (int i = 0; i < t->n_rows; i += VF_LANES) {
         int n_lanes = fa_min(VF_LANES, t->n_rows - i);
         vf old = vf_load_part(t->row_sum + i, n_lanes), f = vf_load_part(alpha + i, n_lanes);

@@ -14,8 +14,8 @@ void fa_additive_factors(const fa_sdpa_desc *d, float *factors) {
         double volume = 0.0, rest = 0.0;
         for (int64_t x = 0; x < f.n_sums; x++) {
             double sum = 0.0;
-            int64_t end = fa_min64((x + 1) * FA_ADDITIVE_BLOCK, d->qk_size);
-            for (int64_t u = x * FA_ADDITIVE_BLOCK; u < end; u++) {
+            int64_t end = fa_min64((x + 1) * FA_ADDITIVE_GROUP, d->qk_size);
+            for (int64_t u = x * FA_ADDITIVE_GROUP; u < end; u++) {
                 sum += a[u];
                 volume += fabs((double)a[u]);
             }

@@ -11,9 +11,7 @@ static fa_careful begin(const fa_task *t, int i) {
         .qk_size = (int)d->qk_size,
         .v_size = (int)d->v_size,
         .q = fa_task_query(t, i),
-        .k = t->key,
         .a = d->attention_v ? t->rows[i].a : NULL,
-        .v = t->value,
         .q_type = d->query.type,
         .k_type = d->key.type,
         .v_type = d->value.type,
@@ -35,8 +33,15 @@ static void pass_keys(const fa_task *t, fa_careful *c, fa_careful_pass pass) {
         d->attention_v ? 1 << 19 : 1 << 22; /* some milliseconds: tanh takes longer */
     const int64_t piece = 1 + work / (d->qk_size + d->v_size + 64);
     int64_t hi = fa_min64(d->n_keys, c->row->key_hi);
-    for (int64_t j = fa_max64(0, c->row->key_lo); j < hi; j += piece) {
-        t->job->kernels->careful_keys(c, j, fa_min64(j + piece, hi), pass);
+    for (int64_t j = fa_max64(0, c->row->key_lo), next; j < hi; j = next) {
+        fa_piece p = fa_task_piece(t, j);
+        next = fa_min64(hi, j + fa_min64(piece, p.n_keys));
+        c->first = j;
+        c->k = p.key;
+        c->v = p.value;
+        c->key_factors = p.key_factors;
+        c->value_factors = p.value_factors;
+        t->job->kernels->careful_keys(c, j, next, pass);
         if (fa_pool_poll(t->worker)) return;
     }
 }

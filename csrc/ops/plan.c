@@ -36,6 +36,12 @@ enum {
     PREFILL_CHUNK = 8192
 };
 
+int fa_type_bytes(int type) {
+    static const int bytes[] = {
+        [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_I8] = 1, [FA_BOOL] = 1};
+    return bytes[type];
+}
+
 /* Whether chunks are tasks of their own: heads alone would not do, and the states are few. */
 static int may_split(const fa_sdpa_desc *d, const fa_plan *p) {
     int64_t n_floats = p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32);
@@ -47,7 +53,8 @@ static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
     p->rows_per_task = fa_max64(1, p->n_rows);
-    p->key_tile = DECODE_TILE * (d->key.type == FA_F32 ? 1 : 2); /* as many bytes */
+    static const int keys_of_bytes[] = {[FA_F32] = 1, [FA_F16] = 2, [FA_BF16] = 2, [FA_I8] = 4};
+    p->key_tile = DECODE_TILE * keys_of_bytes[d->key.type];
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
     p->split_keys = may_split(d, p);
@@ -85,9 +92,9 @@ static void cut_additive(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p)
 fa_factors fa_plan_factors(const fa_sdpa_desc *d) {
     int64_t line = FA_ALIGN / (int64_t)sizeof(float);
     if (!d->attention_v) return (fa_factors){0, 0, 0};
-    int64_t n_blocks = fa_ceil_div(d->qk_size + 1, FA_ADDITIVE_BLOCK);
+    int64_t n_groups = fa_ceil_div(d->qk_size + 1, FA_ADDITIVE_GROUP);
     return (fa_factors){d->attention_v_stride ? d->n_q_heads : 1, fa_round_up(d->qk_size + 1, line),
-                        fa_round_up(n_blocks + 2, line)};
+                        fa_round_up(n_groups + 2, line)};
 }
 
 void fa_plan_whole_heads(fa_plan *p) {
@@ -145,6 +152,11 @@ static size_t take(size_t *at, size_t count, size_t item_bytes) {
     return begin;
 }
 
+/* Of one key and value. */
+static int64_t gathered_bytes(const fa_sdpa_desc *d) {
+    return d->qk_size * fa_type_bytes(d->key.type) + d->v_size * fa_type_bytes(d->value.type);
+}
+
 void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p, fa_layout *l) {
     size_t rows = (size_t)fa_min64(p->rows_per_task, fa_max64(1, p->n_rows)), at = 0;
     size_t tile = (size_t)fa_round_up(p->key_tile, k->nr), f = sizeof(float);
@@ -172,6 +184,9 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     /* sums, and a query, a key and a value as floats */
     l->careful =
         take(&at, (size_t)(d->v_size + d->qk_size + fa_ceil_div(d->v_size, 2)), sizeof(double));
+    size_t keys = (size_t)p->key_tile;
+    l->gathered = take(&at, d->page_size > 0 ? keys * (size_t)gathered_bytes(d) : 0, 1);
+    l->factors = take(&at, d->key_factors.data || d->value_factors.data ? 2 * keys : 0, f);
     l->picks = take(&at, d->picks ? rows : 0, sizeof(int64_t));
     l->draws = take(&at, d->picks ? rows : 0, sizeof(double));
     l->size = at;

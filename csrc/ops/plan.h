@@ -7,6 +7,9 @@
 #include "fastattn.h"
 #include "kernels/kernels.h"
 
+/* Bytes of one number of a type. */
+int fa_type_bytes(int type);
+
 /* The rows of one (batch entry, kv head) are the queries of all heads of its group, position by
  * position: row r is query r / group of head r % group.  A task takes rows_per_task of them, in blocks
  * of row_block, through the keys in chunks of key_chunk (merged in order) and tiles of key_tile. */
@@ -37,6 +40,7 @@ typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */
     size_t part_max, part_sum, part_o;   /* the state of one chunk, where there are several */
     size_t scores, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
+    size_t gathered, factors;   /* of a tile */
     size_t size;                /* the last offset */
     int64_t q_stride, o_stride; /* elements */
     int s_stride;

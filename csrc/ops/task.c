@@ -7,12 +7,6 @@
 
 enum { SHORT_WINDOW = 32 }; /* so many keys more cost little, whichever way they are taken */
 
-int fa_type_bytes(int type) {
-    static const int bytes[] = {
-        [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
-    return bytes[type];
-}
-
 static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch) {
     char *p = a->data;
     for (int x = d->n_lead - 1; x >= 0; x--) {
@@ -29,6 +23,33 @@ static char *moved(const fa_array *a, char *from, int64_t head, int64_t row) {
 
 static char *first_of(const fa_sdpa_desc *d, const fa_array *a, int64_t batch, int64_t head) {
     return a->data ? moved(a, lead_offset(d, a, batch), head, 0) : NULL;
+}
+
+static const char *in_page(const fa_array *a, const char *first, int64_t page, int64_t offset) {
+    if (!first) return NULL;
+    return first + page * a->lead_bytes[0] + offset * fa_type_bytes(a->type);
+}
+
+fa_piece fa_task_piece(const fa_task *t, int64_t first) {
+    const fa_sdpa_desc *d = t->job->desc;
+    fa_piece p = {.n_keys = d->n_keys - first};
+    const char *factors[2];
+    if (d->page_size == 0) {
+        p.key = t->key + first * t->key_bytes;
+        p.value = t->value + first * t->value_bytes;
+        factors[0] = t->key_factor ? t->key_factor + first * (int64_t)sizeof(float) : NULL;
+        factors[1] = t->value_factor ? t->value_factor + first * (int64_t)sizeof(float) : NULL;
+    } else {
+        int64_t page = d->pages[first / d->page_size], row = first % d->page_size;
+        p.n_keys = fa_min64(p.n_keys, d->page_size - row);
+        p.key = in_page(&d->key, t->key, page, row * d->key.row_stride);
+        p.value = in_page(&d->value, t->value, page, row * d->value.row_stride);
+        factors[0] = in_page(&d->key_factors, t->key_factor, page, row);
+        factors[1] = in_page(&d->value_factors, t->value_factor, page, row);
+    }
+    p.key_factors = (const float *)(const void *)factors[0];
+    p.value_factors = (const float *)(const void *)factors[1];
+    return p;
 }
 
 /* Row i: which head of the group, and which query.  One division, and none without groups. */
@@ -101,9 +122,6 @@ static void describe_row(const fa_task *t, int i, fa_row *row) {
     row->is_alone = 0;
     row->key_hi = fa_max64(0, hi);
     row->key_lo = fa_min64(lo, row->key_hi);
-    row->key_factors = d->key_factors.data ? (const float *)(void *)first_of(d, &d->key_factors,
-                                                                             t->batch, t->kv_head)
-                                           : NULL;
     row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
     row->sink = d->sinks ? d->sinks[head] : -INFINITY;
     if (d->attention_v) describe_factors(t, head, row);
@@ -170,6 +188,8 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->n_rows = (int)fa_min64(j->plan.rows_per_task, j->plan.n_rows - t->first_row);
     t->key = first_of(d, &d->key, t->batch, t->kv_head);
     t->value = first_of(d, &d->value, t->batch, t->kv_head);
+    t->key_factor = first_of(d, &d->key_factors, t->batch, t->kv_head);
+    t->value_factor = first_of(d, &d->value_factors, t->batch, t->kv_head);
     t->key_bytes = d->key.row_stride * fa_type_bytes(d->key.type);
     t->value_bytes = d->value.row_stride * fa_type_bytes(d->value.type);
     t->query = first_of(d, &d->query, t->batch, t->kv_head * j->plan.group);
@@ -189,6 +209,8 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->v_panels = (float *)(void *)(base + l->v_panels);
     t->hidden = (uint8_t *)base + l->hidden;
     t->finished = (uint8_t *)base + l->finished;
+    t->gathered = base + l->gathered;
+    t->factors = (float *)(void *)(base + l->factors);
     t->own_keys = (fa_additive_keys){t->k_panels, (uint8_t *)base + l->reach};
     if (d->packed_keys) t->packed = packed_keys_of(t);
     t->careful = (double *)(void *)(base + l->careful);
@@ -237,7 +259,7 @@ void fa_task_look_ahead(const fa_task *t, int64_t head, int64_t row_task, fa_ahe
         add_rows(ahead, &d->out, moved(&d->out, first_of(d, &d->out, batch, kv_head), 0, first),
                  d->v_size, n_rows);
     }
-    if (batch != t->batch || kv_head != t->kv_head) {
+    if (d->page_size == 0 && (batch != t->batch || kv_head != t->kv_head)) {
         add_rows(ahead, &d->key, first_of(d, &d->key, batch, kv_head), d->qk_size, n_keys);
         add_rows(ahead, &d->value, first_of(d, &d->value, batch, kv_head), d->v_size, n_keys);
     }

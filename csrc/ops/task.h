@@ -28,14 +28,17 @@ typedef struct fa_task {
     fa_worker *worker;
     int64_t batch, kv_head, first_row;
     int n_rows;
-    const char *key, *value;        /* key 0 of this batch entry and kv head */
-    int64_t key_bytes, value_bytes; /* from one row to the next */
+    const char *key, *value; /* key 0 of this batch entry and kv head (in pages: of page 0) */
+    const char *key_factor, *value_factor; /* the same, or NULL */
+    int64_t key_bytes, value_bytes;        /* from one row to the next */
     /* Query 0 of this batch entry and of the first head of the group: query, out, bias, attn_mask. */
     char *query, *out, *term[2];
     int64_t key_lo, key_hi; /* keys that any row may see, by range */
     fa_row *rows;
     float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
+    char *gathered;             /* keys and values of a tile from several pages; */
+    float *factors;             /* their factors */
     fa_additive_keys own_keys;  /* additive scores: where tiles are packed; */
     fa_additive_keys packed;    /* or all keys, packed before */
     double *careful;
@@ -61,7 +64,13 @@ int64_t fa_task_flat_row(const fa_task *t, int i);
 float *fa_task_lse(const fa_task *t, int i);
 char *fa_task_weights(const fa_task *t, int i);
 
-/* Bytes of one number of a type. */
-int fa_type_bytes(int type);
+/* Keys that lie one after the other: those from `first` on, as far as they do. */
+typedef struct fa_piece {
+    const char *key, *value;
+    const float *key_factors, *value_factors; /* or NULL */
+    int64_t n_keys;
+} fa_piece;
+
+fa_piece fa_task_piece(const fa_task *t, int64_t first);
 
 #endif

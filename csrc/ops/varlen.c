@@ -39,8 +39,12 @@ static void make_job(const run *r, int64_t s, fa_sdpa_desc *d, fa_job *job) {
     d->n_keys = v->cu_keys[s + 1] - key;
     move_rows(&d->query, query);
     move_rows(&d->out, query);
-    move_rows(&d->key, key);
-    move_rows(&d->value, key);
+    if (d->page_size > 0) {
+        d->pages += v->first_page[s];
+    } else {
+        move_rows(&d->key, key);
+        move_rows(&d->value, key);
+    }
     if (d->lse) d->lse += query;
     d->lse_head_stride = v->call.n_queries;
     if (v->q_offsets) d->q_offset = v->q_offsets[s];

@@ -13,17 +13,71 @@ void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, flo
     }
 }
 
-/* The value rows of a decode tile with the hidden ones zeroed; the keys stay where they are. */
-static void copy_visible_values(const fa_task *t, const char *values, int n_keys) {
+/* The keys of a tile as it is looked at: where their numbers lie, and how far rows are apart. */
+typedef struct tile_keys {
+    fa_piece at;
+    int64_t k_stride, v_stride;
+    int in_pieces; /* `at` is only the first of several pages */
+} tile_keys;
+
+static void copy_rows(char *to, const char *from, int64_t step, size_t bytes, int64_t n) {
+    for (int64_t j = 0; j < n; j++, to += bytes, from += step) memcpy(to, from, bytes);
+}
+
+/* The rows of a tile from several pages, one after the other. */
+static void gather_rows(const fa_task *t, int64_t key, int n_keys, tile_keys *keys) {
     const fa_sdpa_desc *d = t->job->desc;
-    size_t item = (size_t)fa_type_bytes(d->value.type), bytes = (size_t)d->v_size * item;
-    for (int j = 0; j < n_keys; j++) {
-        char *to = (char *)t->v_panels + (size_t)j * (size_t)t->job->layout.o_stride * item;
+    const size_t k_bytes = (size_t)d->qk_size * (size_t)fa_type_bytes(d->key.type);
+    const size_t v_bytes = (size_t)d->v_size * (size_t)fa_type_bytes(d->value.type);
+    char *k = t->gathered, *v = k + (size_t)n_keys * k_bytes;
+    keys->at.key = k;
+    keys->at.value = v;
+    keys->k_stride = d->qk_size;
+    keys->v_stride = d->v_size;
+    keys->in_pieces = 0;
+    for (fa_piece p; n_keys > 0; key += p.n_keys, n_keys -= (int)p.n_keys) {
+        p = fa_task_piece(t, key);
+        p.n_keys = fa_min64(p.n_keys, n_keys);
+        copy_rows(k, p.key, t->key_bytes, k_bytes, p.n_keys);
+        copy_rows(v, p.value, t->value_bytes, v_bytes, p.n_keys);
+        k += (size_t)p.n_keys * k_bytes;
+        v += (size_t)p.n_keys * v_bytes;
+    }
+}
+
+/* The same for their factors, of which there are few. */
+static void gather_factors(const fa_task *t, int64_t key, int n_keys, tile_keys *keys) {
+    float *k = t->factors, *v = k + n_keys;
+    int64_t done = 0;
+    for (fa_piece p; done < n_keys; done += p.n_keys) {
+        p = fa_task_piece(t, key + done);
+        p.n_keys = fa_min64(p.n_keys, n_keys - done);
+        if (p.key_factors) memcpy(k + done, p.key_factors, (size_t)p.n_keys * sizeof *k);
+        if (p.value_factors) memcpy(v + done, p.value_factors, (size_t)p.n_keys * sizeof *v);
+    }
+    if (keys->at.key_factors) keys->at.key_factors = k;
+    if (keys->at.value_factors) keys->at.value_factors = v;
+}
+
+/* The values of a tile in place with the hidden ones zeroed; the keys stay where they are. */
+static void hide_values(const fa_task *t, int64_t key, int n_keys, tile_keys *keys) {
+    const fa_sdpa_desc *d = t->job->desc;
+    size_t bytes = (size_t)d->v_size * (size_t)fa_type_bytes(d->value.type);
+    char *to = (char *)t->v_panels;
+    for (int j = 0; j < n_keys; j++, to += bytes) {
         if (t->hidden[j])
             memset(to, 0, bytes);
         else
-            memcpy(to, values + j * t->value_bytes, bytes);
+            memcpy(to, fa_task_piece(t, key + j).value, bytes);
     }
+    keys->at.value = (const char *)t->v_panels;
+    keys->v_stride = d->v_size;
+}
+
+static void hide_factors(const fa_task *t, int n_keys, tile_keys *keys) {
+    float *factors = t->factors + n_keys;
+    for (int j = 0; j < n_keys; j++) factors[j] = t->hidden[j] ? 0.0f : keys->at.value_factors[j];
+    keys->at.value_factors = factors;
 }
 
 /* The part of a tile of n keys that some row of the task's row block sees.  It is the same when only
@@ -61,6 +115,38 @@ static int is_wanted(const fa_task *t, int first, int n_rows, int64_t key, int n
     return 0;
 }
 
+/* Raw scores of a tile in place that lies in several pages. */
+static void score_pieces(const fa_task *t, const fa_tile *tile) {
+    fa_tile part = *tile;
+    for (int done = 0; done < tile->n_keys; done += part.n_keys) {
+        fa_piece p = fa_task_piece(t, tile->key_first + done);
+        part.n_keys = (int)fa_min64(p.n_keys, tile->n_keys - done);
+        part.k = p.key;
+        part.v = p.value;
+        part.s = tile->s + done;
+        t->job->kernels->typed[t->job->desc->key.type].dots(&part);
+    }
+}
+
+/* Keys that will be wanted soon, if there are any. */
+static const char *keys_from(const fa_task *t, int64_t key) {
+    return key < t->job->desc->n_keys ? fa_task_piece(t, key).key : NULL;
+}
+
+/* The sum of the values of such a tile; alpha is used up. */
+static void add_pieces(const fa_task *t, const fa_tile *tile, float *alpha) {
+    fa_tile part = *tile;
+    for (int done = 0; done < tile->n_keys; done += part.n_keys) {
+        fa_piece p = fa_task_piece(t, tile->key_first + done);
+        part.n_keys = (int)fa_min64(p.n_keys, tile->n_keys - done);
+        part.v = p.value;
+        part.s = tile->s + done;
+        part.next_k = keys_from(t, tile->key_first + tile->n_keys + done);
+        t->job->kernels->typed[t->job->desc->value.type].values(&part, alpha);
+        for (int i = 0; i < tile->n_rows; i++) alpha[i] = 1.0f;
+    }
+}
+
 /* Walks rows [first, first + n_rows) of the task over keys [lo, hi), tile by tile. */
 static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int64_t hi,
                         fa_visit_mode mode) {
@@ -84,12 +170,17 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
         next = fa_min64(hi, (key / j->plan.key_tile + 1) * j->plan.key_tile);
         int n = (int)(next - key);
         if (d->centers && !is_wanted(t, first, n_rows, key, n)) continue;
-        const char *keys = t->key + key * t->key_bytes, *values = t->value + key * t->value_bytes;
-        int64_t v_row = d->value.row_stride;
         const uint8_t *hidden = NULL;
+        tile_keys keys = {fa_task_piece(t, key), d->key.row_stride, d->value.row_stride, 0};
+        if (keys.at.n_keys < n) {
+            keys.in_pieces = 1;
+            if (keys.at.key_factors || keys.at.value_factors) gather_factors(t, key, n, &keys);
+            if (!in_place) gather_rows(t, key, n, &keys);
+        }
         if (mode == FA_ONLY_VISIBLE) {
             k->hidden_keys(&j->scoring, &t->rows[first], key, n, t->hidden);
             hidden = t->hidden;
+            if (keys.at.value_factors) hide_factors(t, n, &keys);
         }
         const float *panels = t->k_panels;
         const uint8_t *reach = t->own_keys.reach;
@@ -97,17 +188,17 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             panels = t->packed.panels + key * key_size;
             reach = t->packed.reach + key;
         } else if (additive) {
-            k->pack_additive_keys((const float *)(const void *)keys, d->key.row_stride, n,
+            k->pack_additive_keys((const float *)(const void *)keys.at.key, d->key.row_stride, n,
                                   (int)d->qk_size, t->own_keys);
         } else if (!in_place) {
-            of_keys->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
+            of_keys->pack_keys(keys.at.key, keys.k_stride, n, (int)d->qk_size, t->k_panels);
         }
         if (!in_place) {
-            if (!on_scores) of_values->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
+            if (!on_scores)
+                of_values->pack_values(keys.at.value, keys.v_stride, n, v_size, hidden,
+                                       t->v_panels);
         } else if (hidden) {
-            copy_visible_values(t, values, n);
-            values = (const char *)t->v_panels;
-            v_row = l->o_stride;
+            hide_values(t, key, n, &keys);
         }
         for (int block = first / block_rows * block_rows; block < first + n_rows;
              block += block_rows) {
@@ -123,14 +214,15 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .v_size = v_size,
                 .q = t->q + row * l->q_stride,
                 .q_stride = l->q_stride,
-                .k = keys_in_place ? (const void *)(keys + begin * t->key_bytes)
+                .k = keys_in_place ? (const void *)(keys.at.key + begin * t->key_bytes)
                                    : panels + begin * key_size,
                 .k_stride = d->key.row_stride,
-                .v = in_place ? (const void *)(values + begin * v_row * v_item)
+                .v = in_place ? (const void *)(keys.at.value + begin * keys.v_stride * v_item)
                               : t->v_panels + (int64_t)begin * k->nr,
-                .v_stride = in_place ? v_row : (int64_t)n * k->nr,
+                .v_stride = in_place ? keys.v_stride : (int64_t)n * k->nr,
                 .k_item = fa_type_bytes(d->key.type),
                 .v_item = v_item,
+                .next_k = keys_in_place ? keys_from(t, key + end) : NULL,
                 .keys_in_place = keys_in_place,
                 .is_single = block_rows == 1,
                 .rows = t->rows + row,
@@ -142,16 +234,24 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
                 .reach = reach + begin,
-                .raw_k = (const float *)(const void *)(keys + begin * t->key_bytes),
+                .key_factors = keys.at.key_factors ? keys.at.key_factors + begin : NULL,
+                .value_factors = keys.at.value_factors ? keys.at.value_factors + begin : NULL,
+                .raw_k = (const float *)(const void *)(keys.at.key + begin * t->key_bytes),
                 .raw_k_stride = d->key.row_stride,
                 .picks = t->picks + row,
                 .draws = t->draws + row,
             };
-            (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
+            if (keys.in_pieces && in_place)
+                score_pieces(t, &tile);
+            else
+                (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
             if (!on_scores) {
                 float alpha[FA_MAX_ROW_BLOCK];
                 k->softmax(&tile, alpha);
-                (in_place ? of_values->values : k->add_values)(&tile, alpha);
+                if (keys.in_pieces && in_place && !hidden)
+                    add_pieces(t, &tile, alpha);
+                else
+                    (in_place ? of_values->values : k->add_values)(&tile, alpha);
                 continue;
             }
             k->finish_scores(&tile);

@@ -33,6 +33,10 @@ FA_INLINE vf vf_load_bf16(const uint16_t *p) {
     __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
+FA_INLINE vf vf_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
 FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
     __m128i h = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128((__m128i *)(void *)p, h);

@@ -38,11 +38,11 @@ FA_INLINE vf vf_tanh(vf x) {
     return vf_copysign(vf_select(vm_lt(big, vf_set1(0.625f)), p, q), x);
 }
 
-/* e^(2x) for |x| <= 43, error <= 1.1 ulp: the exponent is split before it is rounded, so that large x
- * lose nothing.  Other x: arbitrary.
+/* factor * e^(2x) for |x| <= 43 and half <= factor <= 2, given twice the factor; error <= 1.1 ulp: the
+ * exponent is split before it is rounded, so that large x lose nothing.  Other x: arbitrary.
  * 2x = n ln2 + r with ln2 in two parts, the first of 9 bits, so that n times it is exact without a
  * fused multiply-add; e^r = 1 + (r + r^2 P(r)), Taylor to r^7: 5e-9 at |r| = ln2 / 2. */
-FA_INLINE vf vf_exp_twice(vf x) {
+FA_INLINE vf vf_exp_twice(vf x, vf twice_factor) {
     vf scale, x2 = vf_add(x, x), in_log2 = vf_mul(x2, vf_set1(1.44269504f));
     vf n = vf_sub(in_log2, vf_fraction(in_log2, &scale));
     vf r =
@@ -53,8 +53,8 @@ FA_INLINE vf vf_exp_twice(vf x) {
     p = vf_fma(p, r, vf_set1(4.16666667e-2f));
     p = vf_fma(p, r, vf_set1(1.66666667e-1f));
     p = vf_fma(p, r, vf_set1(0.5f));
-    p = vf_add(vf_fma(p, vf_mul(r, r), r), vf_set1(1.0f));
-    return vf_mul(vf_add(p, p), scale); /* scale is half of 2^n */
+    p = vf_fma(p, vf_mul(r, r), r);
+    return vf_mul(vf_fma(p, twice_factor, twice_factor), scale); /* scale is half of 2^n */
 }
 
 /* 2^x for one number: kernels use it where a value belongs to a whole row. */

@@ -50,6 +50,12 @@ FA_INLINE vf vf_load_f16(const uint16_t *p) {
 FA_INLINE vf vf_load_bf16(const uint16_t *p) {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
 }
+FA_INLINE vf vf_load_i8(const int8_t *p) {
+    int32_t lanes;
+    memcpy(&lanes, p, sizeof lanes);
+    int8x8_t b = vreinterpret_s8_s32(vdup_n_s32(lanes));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(b))));
+}
 FA_INLINE void vf_store_f16(uint16_t *p, vf a) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
 }

@@ -24,6 +24,8 @@ FA_INLINE vf vf_load_f16(const uint16_t *p) { return fa_from_f16(*p); }
 FA_INLINE vf vf_load_bf16(const uint16_t *p) { return fa_from_bf16(*p); }
 FA_INLINE void vf_store_f16(uint16_t *p, vf a) { *p = fa_to_f16(a); }
 FA_INLINE void vf_store_bf16(uint16_t *p, vf a) { *p = fa_to_bf16(a); }
+/* 8-bit integers. */
+FA_INLINE vf vf_load_i8(const int8_t *p) { return (vf)*p; }
 /* All lanes x. */
 FA_INLINE vf vf_set1(float x) { return x; }
 /* Lane i holds i. */

@@ -331,15 +331,18 @@ typedef struct problem {
     int hard; /* 1 = the largest score, 2 = drawn */
     /* Types of value and out, and of key and query unless scores are additive: 0 = FA_F32. */
     int type, is_mixed; /* mixed: the query is FA_F32 all the same */
+    int bytes;          /* key and value are FA_I8, with factors */
 } problem;
 
 typedef struct call {
     problem p;
     fa_sdpa_desc desc;
-    intptr_t shape[1], lead[7]; /* byte strides of the batch: q, k, v, out, mask, bias, factors */
+    intptr_t shape[1]; /* byte strides of the batch: q, k, v, out, mask, bias, factors (2) */
+    intptr_t lead[8];
     float *q, *k, *v, *out, *lse, *weights, slopes[64], sinks[64];
     void *mask, *bias, *packed;
-    float *a, *factors;
+    float *a, *factors, *value_factors;
+    int8_t *integers[2]; /* k, v: the floats above are their values */
     double *centers, *draws;
     int64_t *picks;
     int64_t lengths[8];
@@ -462,13 +465,48 @@ static void make_halves(call *c) {
     if (!p->type) return;
     if (!p->additive && !p->is_mixed)
         halve(c, 0, &d->query, c->q, size_of(q_rows, p->qk_size, p->gap), p->type);
-    if (!p->additive) halve(c, 1, &d->key, c->k, size_of(k_rows, p->qk_size, p->gap), p->type);
-    halve(c, 2, &d->value, c->v, size_of(k_rows, p->v_size, p->gap), p->type);
+    if (!p->additive && !p->bytes)
+        halve(c, 1, &d->key, c->k, size_of(k_rows, p->qk_size, p->gap), p->type);
+    if (!p->bytes) halve(c, 2, &d->value, c->v, size_of(k_rows, p->v_size, p->gap), p->type);
     halve(c, 3, &d->out, c->out, size_of(q_rows, p->v_size, GUARD), p->type);
     if (p->weights) {
         halve(c, 4, NULL, c->weights, (size_t)q_rows * (size_t)p->n_keys, p->type);
         d->weights = c->halves[4];
     }
+}
+
+/* Makes an array one of integers with a factor for each row, 0 or as it comes; NaN rows have factor NaN. */
+static void make_integers(call *c, int which, fa_array *a, float *data, int64_t rows, int size,
+                          const float *factors) {
+    int8_t *to = c->integers[which] = allocate(size_of(rows, size, c->p.gap));
+    for (int64_t r = 0; r < rows; r++)
+        for (int x = 0; x < size; x++) {
+            int64_t at = r * (size + c->p.gap) + x;
+            int8_t i = (int8_t)(draw_below(255) - 127);
+            to[at] = i;
+            data[at] = (float)i * factors[r];
+        }
+    a->data = to;
+    a->type = FA_I8;
+    c->lead[1 + which] /= 4;
+}
+
+static void make_bytes(call *c) {
+    const problem *p = &c->p;
+    fa_sdpa_desc *d = &c->desc;
+    int64_t rows = (int64_t)p->batch * p->kv_heads * p->n_keys;
+    d->key_factors = make_rows(&c->factors, &c->lead[6], p->batch, p->kv_heads, 1, p->n_keys, 0);
+    d->value_factors =
+        make_rows(&c->value_factors, &c->lead[7], p->batch, p->kv_heads, 1, p->n_keys, 0);
+    for (int64_t r = 0; r < rows; r++) {
+        c->factors[r] *= r % 11 == 3 ? 0.0f : 0.01f;
+        c->value_factors[r] *= 0.01f;
+        int hidden = p->lengths && r % p->n_keys >= c->lengths[r / p->n_keys / p->kv_heads];
+        if (p->poison && (hidden || r % p->n_keys == p->n_keys / 2)) c->factors[r] = NAN;
+        if (p->poison && (hidden || r % 5 == 1)) c->value_factors[r] = NAN;
+    }
+    make_integers(c, 0, &d->key, c->k, rows, p->qk_size, c->factors);
+    make_integers(c, 1, &d->value, c->v, rows, p->v_size, c->value_factors);
 }
 
 /* Results of a 16-bit type as floats. */
@@ -549,9 +587,10 @@ static call *make_call(const problem *given) {
     if (p->lengths) d->kv_lengths = c->lengths;
     if (p->alibi) d->slopes = c->slopes;
     if (p->sinks) d->sinks = c->sinks;
-    if (p->poison) poison_keys(c);
+    if (p->poison && !p->bytes) poison_keys(c);
     if (p->additive) make_additive(c);
     make_selection(c);
+    if (p->bytes) make_bytes(c);
     make_halves(c);
     return c;
 }
@@ -559,6 +598,7 @@ static call *make_call(const problem *given) {
 static void free_call(call *c) {
     free(c->q), free(c->k), free(c->v), free(c->out), free(c->lse), free(c->weights);
     free(c->mask), free(c->bias), free(c->packed), free(c->a), free(c->factors);
+    free(c->value_factors), free(c->integers[0]), free(c->integers[1]);
     for (int x = 0; x < N_ELEMENTS(c->halves); x++) free(c->halves[x]);
     free(c->centers), free(c->draws), free(c->picks), free(c);
 }
@@ -959,6 +999,92 @@ static void test_additive(void) {
                1);
 }
 
+static void test_integers(void) {
+    for (int i = 0; i < 120 / SLOW; i++) {
+        problem p = random_problem();
+        p.bytes = 1;
+        p.type = i % 3 == 0 ? 0 : i % 3 == 1 ? FA_F16 : FA_BF16;
+        p.poison = i % 4 == 3;
+        if (i % 8 == 7) p.n_keys = 1200; /* several chunks */
+        check_call(&p, 1 + p.n_queries / 6);
+    }
+}
+
+/* Moves the rows of an array, packed one after the other, into pages in some order. */
+static void *into_pages(const fa_array *a, const problem *p, int size, const int32_t *pages,
+                        int n_pages, int page_size, int64_t item) {
+    int64_t row = size * item, page = p->kv_heads * page_size * row;
+    char *to = allocate((size_t)(n_pages * page));
+    memset(to, 0xff, (size_t)(n_pages * page)); /* NaN, in all floats */
+    for (int h = 0; h < p->kv_heads; h++)
+        for (int j = 0; j < p->n_keys; j++)
+            memcpy(to + pages[j / page_size] * page + (h * page_size + j % page_size) * row,
+                   (char *)a->data + (h * a->head_stride + j * a->row_stride) * item, (size_t)row);
+    return to;
+}
+
+/* Keys in pages give what keys in one piece give: to the bit where tiles lie within pages. */
+static void test_pages(void) {
+    static const int page_sizes[] = {1, 3, 16, 17, 64, 256};
+    for (int i = 0; i < 96 / SLOW; i++) {
+        problem p = random_problem();
+        p.batch = 1;
+        p.lengths = p.weights = p.bias_type = p.mask_type = p.poison = 0;
+        p.bytes = i % 4 == 3;
+        p.type = i % 4 == 2 ? FA_F16 : 0;
+        p.is_mixed = i % 8 == 2;
+        if (i % 8 >= 6) p.n_keys = 1200;
+        call *c = make_call(&p);
+        fa_sdpa_desc *d = &c->desc;
+        int64_t cu_queries[] = {0, p.n_queries}, cu_keys[] = {0, p.n_keys}, first_page[] = {1};
+        d->n_lead = 0;
+        fa_varlen_desc v = {.call = *d,
+                            .n_sequences = 1,
+                            .cu_queries = cu_queries,
+                            .cu_keys = cu_keys,
+                            .first_page = first_page};
+        size_t n_out = size_of((int64_t)p.q_heads * p.n_queries, p.v_size, GUARD);
+        float *whole = allocate(n_out * sizeof *whole);
+        CHECK(fa_varlen(&v) == FA_OK, "status");
+        read_halves(c);
+        memcpy(whole, c->out, n_out * sizeof *whole);
+
+        int page_size = page_sizes[draw_below(6)];
+        int n_pages = 1 + (p.n_keys + page_size - 1) / page_size, step = 7;
+        while (n_pages % step == 0) step += 2;
+        int32_t *pages = allocate((size_t)(n_pages + 1) * sizeof *pages);
+        for (int x = 0; x <= n_pages; x++) pages[x] = (int32_t)((int64_t)x * step % n_pages);
+        int64_t k_item = p.bytes ? 1 : p.type ? 2 : 4;
+        fa_array *arrays[] = {&v.call.key, &v.call.value, &v.call.key_factors,
+                              &v.call.value_factors};
+        intptr_t page_bytes[4];
+        void *copies[4] = {0};
+        for (int x = 0; x < (p.bytes ? 4 : 2); x++) {
+            int size = x == 0 ? p.qk_size : x == 1 ? p.v_size : 1;
+            int64_t item = x < 2 ? k_item : 4;
+            fa_array a = *arrays[x];
+            if (x >= 2) a.row_stride = 1;
+            copies[x] = into_pages(&a, &p, size, pages + 1, n_pages, page_size, item);
+            page_bytes[x] = (intptr_t)(p.kv_heads * page_size * size * item);
+            *arrays[x] =
+                (fa_array){copies[x], &page_bytes[x], (int64_t)page_size * size, size, 1, a.type};
+        }
+        v.call.page_size = page_size;
+        v.call.pages = pages;
+        CHECK(fa_varlen(&v) == FA_OK, "status");
+        read_halves(c);
+        for (size_t x = 0; x < n_out; x++) {
+            double limit = page_size % 64 == 0 ? 0.0 : 3e-5 + 1e-3 * (p.type != 0);
+            CHECK(c->out[x] == whole[x] || c->out[x] != c->out[x] ||
+                      fabs(c->out[x] - whole[x]) <= limit * fmax(1.0, fabs(whole[x])),
+                  "page size %d: %.9g, not %.9g", page_size, c->out[x], whole[x]);
+            CHECK((c->out[x] != c->out[x]) == (whole[x] != whole[x]), "NaN");
+        }
+        for (int x = 0; x < 4; x++) free(copies[x]);
+        free(pages), free(whole), free_call(c);
+    }
+}
+
 static void test_local(void) {
     for (int i = 0; i < 120 / SLOW; i++) {
         problem p = random_problem();
@@ -1065,6 +1191,8 @@ static const test tests[] = {
     TEST(additive),
     TEST(local),
     TEST(hard),
+    TEST(integers),
+    TEST(pages),
     TEST(planning_of_sequences_can_be_stopped),
 };
 
