@@ -20,9 +20,6 @@ cdef extern from "Python.h":
     void *PyErr_Occurred() noexcept
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
-cdef dict TYPES = {"float32": FA_F32, "float64": FA_F64, "float16": FA_F16,
-                   "bfloat16": FA_BF16, "int8": FA_I8, "bool": FA_BOOL}
-
 
 def backend_table():
     """Return ``[(name, needed CPU features, runs here)]``, best first."""
@@ -76,6 +73,21 @@ cdef int raise_status(int status) except -1:
     raise SystemError(f"fastattn: broken internal contract (status {status}); please report this")
 
 
+cdef int type_of(cnp.ndarray x) noexcept:
+    cdef int number = cnp.PyArray_TYPE(x)
+    if number == cnp.NPY_FLOAT32:
+        return FA_F32
+    if number == cnp.NPY_FLOAT64:
+        return FA_F64
+    if number == cnp.NPY_FLOAT16:
+        return FA_F16
+    if number == cnp.NPY_INT8:
+        return FA_I8
+    if number == cnp.NPY_BOOL:
+        return FA_BOOL
+    return FA_BF16  # the only one that is not NumPy's own
+
+
 cdef int set_array(fa_array *a, object array) except -1:
     cdef cnp.ndarray x
     cdef int last
@@ -90,12 +102,7 @@ cdef int set_array(fa_array *a, object array) except -1:
     a.head_stride = cnp.PyArray_STRIDES(x)[last - 2] // item
     a.row_stride = cnp.PyArray_STRIDES(x)[last - 1] // item
     a.col_stride = cnp.PyArray_STRIDES(x)[last] // item
-    if item == 4:
-        a.type = FA_F32
-    elif cnp.PyArray_TYPE(x) == cnp.NPY_BOOL:
-        a.type = FA_BOOL
-    else:
-        a.type = TYPES[x.dtype.name]
+    a.type = type_of(x)
     return 0
 
 
@@ -243,7 +250,7 @@ def merge(outs, lses, out, lse, str name, int n_threads):
     d.n_rows = 1
     for i in range(nd - 1):
         d.n_rows *= cnp.PyArray_DIMS(result)[i]
-    d.type = FA_F32 if cnp.PyArray_ITEMSIZE(result) == 4 else TYPES[result.dtype.name]
+    d.type = type_of(result)
     d.out = data_of(result)
     d.lse = <float *> data_of(lse)
     with nogil:

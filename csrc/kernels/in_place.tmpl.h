@@ -14,8 +14,9 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, in
     const float *q = t->q + i * t->q_stride;
     const fa_element *keys = t->k, *k[VF_LANES];
     vf acc[VF_LANES];
-    for (int x = 0; x < per_row; x++) /* past the end the last key is read again */
-        k[x] = keys + (int64_t)(j + fa_min(x, n_keys - 1)) * t->k_stride;
+    k[0] = keys + j * t->k_stride;
+    for (int x = 1; x < per_row; x++) /* past the end the last key is read again */
+        k[x] = k[x - 1] + (x < n_keys ? t->k_stride : 0);
     for (int x = 0; x < VF_LANES; x++) acc[x] = vf_set1(0.0f);
     int d = 0;
     for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
@@ -68,7 +69,9 @@ static void FA_TYPED(dots)(const fa_tile *t) {
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
 FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const float *alpha,
                                        fa_fetch *ahead) {
-    enum { COLUMNS_OF_LINE = FA_ALIGN / (int)sizeof(fa_element) };
+    enum { BYTES = FA_NR * (int)sizeof(fa_element), /* of a key: a line of memory or more, */
+           LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
+           KEYS_OF_LINE = BYTES < FA_ALIGN ? FA_ALIGN / BYTES : 1 }; /* or less */
     const float *p = t->s + (int64_t)i * t->s_stride;
     const fa_element *v = (const fa_element *)t->v + c;
     int left = t->v_size - c;
@@ -77,9 +80,8 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
     for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
         vf vj[FA_NV];
-        for (int x = (COLUMNS_OF_LINE - c % COLUMNS_OF_LINE) % COLUMNS_OF_LINE; x < FA_NR;
-             x += COLUMNS_OF_LINE)
-            fetch_line(ahead);
+        if (j % KEYS_OF_LINE == 0)
+            for (int x = 0; x < LINES; x++) fetch_line(ahead);
         for (int x = 0; x < FA_NV; x++)
             vj[x] = left >= FA_NR ? ve_load(v + x * VF_LANES)
                                   : ve_load_part(v + x * VF_LANES,

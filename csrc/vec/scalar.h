@@ -43,7 +43,7 @@ FA_INLINE vf vf_div(vf a, vf b) { return a / b; }
 /* a * b + c, with one rounding where the machine has it in hardware, else with two. */
 FA_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 /* a / b + c, the quotient within 2.5 ulp, for 1 <= b <= 2^126 and finite a. */
-FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) { return a / b + c; }
+FA_INLINE vf vf_add_quotient(vf a, vf b, vf c) { return (vf)((double)a / b + c); }
 /* a > b ? a : b, so b where either is NaN. */
 FA_INLINE vf vf_max(vf a, vf b) { return a > b ? a : b; }
 /* The sign bit cleared; NaN stays NaN. */
