@@ -125,7 +125,7 @@ static void FA_NAME(additive)(const fa_tile *t) {
     const int64_t panel_size = fa_round_up(t->qk_size, 2) * FA_NR;
     int any_far = 0;
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = (const float *)t->k + j / FA_NR * panel_size;
+        const float *panel = t->k + j / FA_NR * panel_size;
         int keys_reach = FA_NEAR;
         for (int x = j; x < fa_min(j + FA_NR, t->n_keys); x++) {
             any_far |= t->reach[x] == FA_FAR;

@@ -10,8 +10,13 @@ FA_INLINE void fetch_line(fa_fetch *f) {
     FA_PREFETCH(f->at);
     f->at += FA_ALIGN;
     if (--f->lines_of_row_left == 0) {
-        f->at += f->jump;
-        f->lines_of_row_left = f->lines_of_row;
+        if (f->run) {
+            f->at = (++f->run)->k;
+            f->lines_of_row_left = fa_ceil_div(f->run->n * f->row_bytes, FA_ALIGN);
+        } else {
+            f->at += f->jump;
+            f->lines_of_row_left = f->lines_of_row;
+        }
     }
 }
 

@@ -7,14 +7,14 @@
 
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
-FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, int n_keys,
-                                  fa_fetch *ahead) {
+FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, const fa_element *keys,
+                                  int j, int n_keys, fa_fetch *ahead) {
     enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)) };
     const int per_row = VF_LANES / n_rows;
     const float *q = t->q + i * t->q_stride;
-    const fa_element *keys = t->k, *k[VF_LANES];
+    const fa_element *k[VF_LANES];
     vf acc[VF_LANES];
-    k[0] = keys + j * t->k_stride;
+    k[0] = keys;
     for (int x = 1; x < per_row; x++) /* past the end the last key is read again */
         k[x] = k[x - 1] + (x < n_keys ? t->k_stride : 0);
     for (int x = 0; x < VF_LANES; x++) acc[x] = vf_set1(0.0f);
@@ -46,49 +46,61 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, int j, in
 }
 
 /* The same against up to VF_LANES keys. */
-FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, int j, int n_keys,
-                                  fa_fetch *ahead) {
-    for (int x = 0; x < n_keys; x += VF_LANES / n_rows)
-        FA_TYPED(dot_rows)(n_rows, t, i, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
+FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, const fa_element *keys,
+                                  int j, int n_keys, fa_fetch *ahead) {
+    for (int x = 0; x < n_keys; x += VF_LANES / n_rows) FA_TYPED(dot_rows)
+    (n_rows, t, i, keys + x * t->k_stride, j + x, fa_min(VF_LANES / n_rows, n_keys - x), ahead);
+}
+
+/* All rows with up to VF_LANES keys of one run; scores go to s[j] and on. */
+FA_INLINE void FA_TYPED(dot_block)(const fa_tile *t, const fa_element *keys, int j, int n,
+                                   fa_fetch ahead) {
+    int i = 0;
+#if VF_LANES >= 4
+    for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, keys, j, n, &ahead);
+    for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, keys, j, n, &ahead);
+#endif
+    for (; i < t->n_rows; i++) FA_TYPED(dot_keys)(1, t, i, keys, j, n, &ahead);
 }
 
 static void FA_TYPED(dots)(const fa_tile *t) {
-    const int64_t v_bytes = t->v_stride * t->v_item;
-    for (int j = 0; j < t->n_keys; j += VF_LANES) {
-        int n = fa_min(VF_LANES, t->n_keys - j), i = 0;
-        fa_fetch ahead = fa_fetch_rows((const char *)t->v + j * v_bytes, v_bytes,
-                                       (int64_t)t->v_size * t->v_item, VF_LANES);
-#if VF_LANES >= 4
-        for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, j, n, &ahead);
-        for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, j, n, &ahead);
-#endif
-        for (; i < t->n_rows; i++) FA_TYPED(dot_keys)(1, t, i, j, n, &ahead);
+    const int64_t v_bytes = t->v_stride * t->v_item, v_size = (int64_t)t->v_size * t->v_item;
+    for (int x = 0, first = 0; x < t->n_runs; first += t->runs[x++].n) {
+        const fa_run *run = &t->runs[x];
+        for (int j = 0; j < run->n; j += VF_LANES) FA_TYPED(dot_block)
+        (t, (const fa_element *)run->k + j * t->k_stride, first + j, fa_min(VF_LANES, run->n - j),
+         fa_fetch_rows((const char *)run->v + j * v_bytes, v_bytes, v_size, VF_LANES));
     }
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
 FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const float *alpha,
                                        fa_fetch *ahead) {
-    enum { BYTES = FA_NR * (int)sizeof(fa_element), /* of a key: a line of memory or more, */
-           LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
-           KEYS_OF_LINE = BYTES < FA_ALIGN ? FA_ALIGN / BYTES : 1 }; /* or less */
+    enum {
+        BYTES = FA_NR * (int)sizeof(fa_element), /* of a key: a line of memory or more, */
+        LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
+        KEYS_OF_LINE = BYTES < FA_ALIGN ? FA_ALIGN / BYTES : 1
+    }; /* or less */
     const float *p = t->s + (int64_t)i * t->s_stride;
-    const fa_element *v = (const fa_element *)t->v + c;
     int left = t->v_size - c;
     vf acc[FA_MR][FA_NV];
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
-    for (int j = 0; j < t->n_keys; j++, v += t->v_stride) {
-        vf vj[FA_NV];
-        if (j % KEYS_OF_LINE == 0)
-            for (int x = 0; x < LINES; x++) fetch_line(ahead);
-        for (int x = 0; x < FA_NV; x++)
-            vj[x] = left >= FA_NR ? ve_load(v + x * VF_LANES)
-                                  : ve_load_part(v + x * VF_LANES,
-                                                 fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
-        for (int r = 0; r < mr; r++) {
-            vf pj = vf_set1(p[(int64_t)r * t->s_stride + j]);
-            for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_fma(pj, vj[x], acc[r][x]);
+    for (const fa_run *run = t->runs; run < t->runs + t->n_runs; p += run++->n) {
+        const fa_element *v = (const fa_element *)run->v + c;
+        for (int j = 0; j < run->n; j++, v += t->v_stride) {
+            vf vj[FA_NV];
+            if (j % KEYS_OF_LINE == 0)
+                for (int x = 0; x < LINES; x++) fetch_line(ahead);
+            for (int x = 0; x < FA_NV; x++)
+                vj[x] = left >= FA_NR
+                            ? ve_load(v + x * VF_LANES)
+                            : ve_load_part(v + x * VF_LANES,
+                                           fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
+            for (int r = 0; r < mr; r++) {
+                vf pj = vf_set1(p[(int64_t)r * t->s_stride + j]);
+                for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_fma(pj, vj[x], acc[r][x]);
+            }
         }
     }
     for (int r = 0; r < mr; r++)
@@ -101,7 +113,7 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
 /* The same for one row and wide values: some keys at a time from end to end, so that memory is read in
  * the order in which it lies; the sums pass through a cache instead. */
 FA_INLINE void FA_TYPED(value_keys)(int n, const fa_tile *t, int j, vf factor) {
-    const fa_element *v = (const fa_element *)t->v + j * t->v_stride;
+    const fa_element *v = (const fa_element *)t->runs->v + j * t->v_stride;
     vf p[4];
     for (int x = 0; x < n; x++) p[x] = vf_set1(t->s[j + x]);
     for (int c = 0; c < t->v_size; c += VF_LANES) {
@@ -132,10 +144,10 @@ static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
     }
     FA_ASSERT(t->n_rows <= 8);
     group_rows(t, &g);
-    fa_fetch ahead = fa_fetch_rows(t->next_k, k_bytes, (int64_t)t->qk_size * t->k_item, t->n_keys);
+    fa_fetch ahead = fa_fetch_keys(t->next, k_bytes, (int64_t)t->qk_size * t->k_item);
     for (int c = 0; c < t->v_size; c += FA_NR) {
         if (!t->keys_in_place)
-            ahead = fa_fetch_rows((const fa_element *)t->v + c + FA_NR,
+            ahead = fa_fetch_rows((const fa_element *)t->runs->v + c + FA_NR,
                                   t->v_stride * (int64_t)sizeof(fa_element),
                                   FA_NR * (int64_t)sizeof(fa_element), t->n_keys);
         for (int x = 0; x < g.n; x++) {

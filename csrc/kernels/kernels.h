@@ -72,18 +72,43 @@ typedef struct fa_additive_keys {
     uint8_t *reach; /* per key: enum fa_reach */
 } fa_additive_keys;
 
+/* Keys and values that lie one after the other, in place. */
+typedef struct fa_run {
+    const void *k, *v;
+    int n;
+} fa_run;
+/* The most runs of a tile: in pages of one key, all its keys. */
+#define FA_MAX_RUNS 128
+
 /* Rows of memory that will be wanted soon, fetched a few cache lines at a time between the arithmetic. */
 typedef struct fa_fetch {
     const char *at;
     int64_t jump;    /* bytes from the end of a row's lines to the next row */
     int64_t n_lines; /* that are left */
-    int lines_of_row, lines_of_row_left;
+    int64_t lines_of_row, lines_of_row_left;
+    const fa_run *run; /* NULL, or the keys that are fetched, without gaps: as one row, so to say */
+    int64_t row_bytes; /* of these */
 } fa_fetch;
 
 /* n rows of `size` bytes, `stride` bytes apart. */
 FA_INLINE fa_fetch fa_fetch_rows(const void *rows, int64_t stride, int64_t size, int64_t n) {
     int64_t lines = fa_ceil_div(fa_max64(size, 1), FA_ALIGN);
-    return (fa_fetch){rows, stride - lines * FA_ALIGN, lines * n, (int)lines, (int)lines};
+    return (fa_fetch){.at = rows,
+                      .jump = stride - lines * FA_ALIGN,
+                      .n_lines = lines * n,
+                      .lines_of_row = lines,
+                      .lines_of_row_left = lines};
+}
+
+/* The keys of runs, of which there are enough. */
+FA_INLINE fa_fetch fa_fetch_keys(const fa_run *runs, int64_t stride, int64_t size) {
+    fa_fetch f = fa_fetch_rows(runs->k, stride, size, 0);
+    if (stride == size) { /* always in pages */
+        f.run = runs;
+        f.row_bytes = size;
+        f.lines_of_row_left = fa_ceil_div(runs->n * size, FA_ALIGN);
+    }
+    return f;
 }
 
 /* What the next task will read. */
@@ -102,12 +127,14 @@ typedef struct fa_tile {
     int qk_size, v_size;
     const float *q; /* n_rows rows, already multiplied by q_factor */
     int64_t q_stride;
-    const void *k; /* panels of floats made by pack_keys, or the key rows as they lie */
-    int64_t k_stride;
-    const void *v; /* panels of floats made by pack_values, or the value rows as they lie */
-    int64_t v_stride;
-    int k_item, v_item; /* bytes of one number of what lies in place */
-    const void *next_k; /* in place: keys that will be wanted after these */
+    const float *k; /* panels made by pack_keys */
+    const float *v; /* panels made by pack_values */
+    /* Or keys and values in place: n_runs runs of rows.  next are those that will be wanted after
+     * them: n_keys keys or more, if there are any keys at all. */
+    const fa_run *runs, *next;
+    int n_runs;
+    int64_t k_stride, v_stride; /* of rows; of panels of values */
+    int k_item, v_item;         /* bytes of one number of what lies in place */
     int keys_in_place;
     int is_single; /* the block has one row, and not only because one of several is visited */
     const fa_row *rows;

@@ -108,7 +108,7 @@ static void FA_NAME(products)(const fa_tile *t) {
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
     group_rows(t, g);
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = (const float *)t->k + (int64_t)j * t->qk_size;
+        const float *panel = t->k + (int64_t)j * t->qk_size;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];
             const float *q = t->q + i * t->q_stride;
@@ -134,7 +134,7 @@ static void FA_NAME(add_values)(const fa_tile *t, const float *alpha) {
     row_groups groups, *g = &groups;
     group_rows(t, g);
     for (int c = 0; c < t->v_size; c += FA_NR) {
-        const float *panel = (const float *)t->v + (c / FA_NR) * t->v_stride;
+        const float *panel = t->v + (c / FA_NR) * t->v_stride;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x], n = g->n_keys[x];
             const float *p = t->s + i * t->s_stride;

@@ -53,7 +53,7 @@ static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
     p->rows_per_task = fa_max64(1, p->n_rows);
-    static const int keys_of_bytes[] = {[FA_F32] = 1, [FA_F16] = 2, [FA_BF16] = 2, [FA_I8] = 8};
+    static const int keys_of_bytes[] = {[FA_F32] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
     p->key_tile = DECODE_TILE * keys_of_bytes[d->key.type];
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));

@@ -52,6 +52,25 @@ fa_piece fa_task_piece(const fa_task *t, int64_t first) {
     return p;
 }
 
+int fa_task_runs(const fa_task *t, int64_t key, int64_t n, fa_run *runs) {
+    const fa_sdpa_desc *d = t->job->desc;
+    int n_runs = 0;
+    if (d->page_size == 0) {
+        runs[0] = (fa_run){t->key + key * t->key_bytes, t->value + key * t->value_bytes, (int)n};
+        return n > 0;
+    }
+    int64_t page = key / d->page_size, row = key % d->page_size;
+    for (; n > 0; page++, row = 0) {
+        int64_t here = fa_min64(n, d->page_size - row), at = d->pages[page];
+        FA_ASSERT(n_runs < FA_MAX_RUNS);
+        runs[n_runs++] =
+            (fa_run){in_page(&d->key, t->key, at, row * d->key.row_stride),
+                     in_page(&d->value, t->value, at, row * d->value.row_stride), (int)here};
+        n -= here;
+    }
+    return n_runs;
+}
+
 /* Row i: which head of the group, and which query.  One division, and none without groups. */
 static int64_t split_row(const fa_task *t, int i, int64_t *query) {
     int64_t row = t->first_row + i, group = t->job->plan.group;

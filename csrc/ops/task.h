@@ -73,4 +73,7 @@ typedef struct fa_piece {
 
 fa_piece fa_task_piece(const fa_task *t, int64_t first);
 
+/* The same for all of n keys, in place; returns how many runs they are. */
+int fa_task_runs(const fa_task *t, int64_t first, int64_t n, fa_run *runs);
+
 #endif

@@ -17,7 +17,6 @@ void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, flo
 typedef struct tile_keys {
     fa_piece at;
     int64_t k_stride, v_stride;
-    int in_pieces; /* `at` is only the first of several pages */
 } tile_keys;
 
 static void copy_rows(char *to, const char *from, int64_t step, size_t bytes, int64_t n) {
@@ -34,7 +33,6 @@ static void gather_rows(const fa_task *t, int64_t key, int n_keys, tile_keys *ke
     keys->at.value = v;
     keys->k_stride = d->qk_size;
     keys->v_stride = d->v_size;
-    keys->in_pieces = 0;
     for (fa_piece p; n_keys > 0; key += p.n_keys, n_keys -= (int)p.n_keys) {
         p = fa_task_piece(t, key);
         p.n_keys = fa_min64(p.n_keys, n_keys);
@@ -115,36 +113,31 @@ static int is_wanted(const fa_task *t, int first, int n_rows, int64_t key, int n
     return 0;
 }
 
-/* Raw scores of a tile in place that lies in several pages. */
-static void score_pieces(const fa_task *t, const fa_tile *tile) {
-    fa_tile part = *tile;
-    for (int done = 0; done < tile->n_keys; done += part.n_keys) {
-        fa_piece p = fa_task_piece(t, tile->key_first + done);
-        part.n_keys = (int)fa_min64(p.n_keys, tile->n_keys - done);
-        part.k = p.key;
-        part.v = p.value;
-        part.s = tile->s + done;
-        t->job->kernels->typed[t->job->desc->key.type].dots(&part);
-    }
-}
+/* The runs of a tile in place, and those after it, which are most often the next tile's. */
+typedef struct tile_runs {
+    fa_run runs[2][FA_MAX_RUNS];
+    int now, n_next, last; /* last: keys of the last run after the tile, */
+    int64_t next_key, n_next_keys;
+} tile_runs;
 
-/* Keys that will be wanted soon, if there are any. */
-static const char *keys_from(const fa_task *t, int64_t key) {
-    return key < t->job->desc->n_keys ? fa_task_piece(t, key).key : NULL;
-}
-
-/* The sum of the values of such a tile; alpha is used up. */
-static void add_pieces(const fa_task *t, const fa_tile *tile, float *alpha) {
-    fa_tile part = *tile;
-    for (int done = 0; done < tile->n_keys; done += part.n_keys) {
-        fa_piece p = fa_task_piece(t, tile->key_first + done);
-        part.n_keys = (int)fa_min64(p.n_keys, tile->n_keys - done);
-        part.v = p.value;
-        part.s = tile->s + done;
-        part.next_k = keys_from(t, tile->key_first + tile->n_keys + done);
-        t->job->kernels->typed[t->job->desc->value.type].values(&part, alpha);
-        for (int i = 0; i < tile->n_rows; i++) alpha[i] = 1.0f;
+static void put_in_place(const fa_task *t, fa_tile *tile, tile_runs *r) {
+    int64_t after = tile->key_first + tile->n_keys;
+    if (tile->key_first == r->next_key && tile->n_keys == r->n_next_keys) {
+        r->now = !r->now;
+        tile->n_runs = r->n_next;
+        r->runs[r->now][r->n_next - 1].n = r->last;
+    } else {
+        tile->n_runs = fa_task_runs(t, tile->key_first, tile->n_keys, r->runs[r->now]);
     }
+    fa_run *next = r->runs[!r->now];
+    r->next_key = after;
+    r->n_next_keys = fa_min64(tile->n_keys, t->job->desc->n_keys - after);
+    r->n_next = fa_task_runs(t, after, r->n_next_keys, next);
+    if (r->n_next == 0) next[r->n_next++] = (fa_run){NULL, NULL, 0};
+    r->last = next[r->n_next - 1].n;
+    next[r->n_next - 1].n = INT32_MAX; /* of which more may be fetched than there is */
+    tile->runs = r->runs[r->now];
+    tile->next = next;
 }
 
 /* Walks rows [first, first + n_rows) of the task over keys [lo, hi), tile by tile. */
@@ -163,6 +156,8 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
     const int on_scores = is_on_scores(mode), v_size = mode == FA_SUMS ? 0 : (int)d->v_size;
     const int64_t poll_after = 1 << 24; /* products: a millisecond or so */
     int64_t n_products = 0;
+    tile_runs runs;
+    runs.now = 0, runs.next_key = -1;
 
     /* Tiles end at multiples of key_tile and begin at multiples of nr, wherever the task's own range
      * begins: it depends on how many rows the task has, on which no bit may depend. */
@@ -171,9 +166,8 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
         int n = (int)(next - key);
         if (d->centers && !is_wanted(t, first, n_rows, key, n)) continue;
         const uint8_t *hidden = NULL;
-        tile_keys keys = {fa_task_piece(t, key), d->key.row_stride, d->value.row_stride, 0};
-        if (keys.at.n_keys < n) {
-            keys.in_pieces = 1;
+        tile_keys keys = {fa_task_piece(t, key), d->key.row_stride, d->value.row_stride};
+        if (keys.at.n_keys < n) { /* several pages */
             if (keys.at.key_factors || keys.at.value_factors) gather_factors(t, key, n, &keys);
             if (!in_place) gather_rows(t, key, n, &keys);
         }
@@ -214,15 +208,12 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .v_size = v_size,
                 .q = t->q + row * l->q_stride,
                 .q_stride = l->q_stride,
-                .k = keys_in_place ? (const void *)(keys.at.key + begin * t->key_bytes)
-                                   : panels + begin * key_size,
+                .k = panels + begin * key_size,
                 .k_stride = d->key.row_stride,
-                .v = in_place ? (const void *)(keys.at.value + begin * keys.v_stride * v_item)
-                              : t->v_panels + (int64_t)begin * k->nr,
-                .v_stride = in_place ? keys.v_stride : (int64_t)n * k->nr,
+                .v = t->v_panels + (int64_t)begin * k->nr,
+                .v_stride = in_place ? d->value.row_stride : (int64_t)n * k->nr,
                 .k_item = fa_type_bytes(d->key.type),
                 .v_item = v_item,
-                .next_k = keys_in_place ? keys_from(t, key + end) : NULL,
                 .keys_in_place = keys_in_place,
                 .is_single = block_rows == 1,
                 .rows = t->rows + row,
@@ -241,17 +232,20 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .picks = t->picks + row,
                 .draws = t->draws + row,
             };
-            if (keys.in_pieces && in_place)
-                score_pieces(t, &tile);
-            else
-                (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
+            if (in_place) put_in_place(t, &tile, &runs);
+            (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
             if (!on_scores) {
                 float alpha[FA_MAX_ROW_BLOCK];
+                fa_run hidden_run;
                 k->softmax(&tile, alpha);
-                if (keys.in_pieces && in_place && !hidden)
-                    add_pieces(t, &tile, alpha);
-                else
-                    (in_place ? of_values->values : k->add_values)(&tile, alpha);
+                if (in_place && hidden) {
+                    hidden_run =
+                        (fa_run){NULL, keys.at.value + begin * keys.v_stride * v_item, tile.n_keys};
+                    tile.runs = &hidden_run;
+                    tile.n_runs = 1;
+                    tile.v_stride = keys.v_stride;
+                }
+                (in_place ? of_values->values : k->add_values)(&tile, alpha);
                 continue;
             }
             k->finish_scores(&tile);
