@@ -20,6 +20,7 @@ from ._storage import Storage
 from ._validate import SdpaCall
 
 SHORT_DTYPES = "float32, float16 or bfloat16"
+CACHE_DTYPES = DTYPES.replace(" or ", ", ") + " or int8"
 
 
 def size(x: Any, name: str, at_least: int = 0) -> int:
@@ -48,7 +49,7 @@ def element_type(x: Any) -> np.dtype:
         return INT8
     native = None if given is None else float_dtype(given)
     if native is None:
-        raise TypeError(f"dtype: expected {DTYPES} or int8, got {x!r:.60}")
+        raise TypeError(f"dtype: expected {CACHE_DTYPES}, got {x!r:.60}")
     return native
 
 
