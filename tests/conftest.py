@@ -19,6 +19,7 @@ import hypothesis
 import numpy as np
 import pytest
 from cases import EXHAUSTIVE, SEED
+from check_int8 import INT8_KINDS, KINDS, as_dtype, as_dtypes
 
 import fastattn
 
@@ -84,9 +85,19 @@ def sample(request):
 @pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
 def dtype(request):
     """Each floating dtype that query, key and value may have."""
-    if request.param == "bfloat16":
-        return np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
-    return np.dtype(request.param)
+    return as_dtype(request.param)
+
+
+@pytest.fixture(params=KINDS, ids="-".join)
+def kind(request):
+    """Each (dtype of a cache, of what is appended, of the query)."""
+    return as_dtypes(request.param)
+
+
+@pytest.fixture(params=INT8_KINDS, ids="-".join)
+def int8_kind(request):
+    """The same for int8 caches alone."""
+    return as_dtypes(request.param)
 
 
 @pytest.fixture
