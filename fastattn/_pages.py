@@ -51,6 +51,10 @@ def new(n_pages: int, page_size: int) -> Book:
 
 def find(book: Book, ids: ndarray) -> tuple[ndarray, int | None]:
     """The row of each of the ids, and the first id that there is not."""
+    is_possible = (ids >= 0) & (ids < book.next_id)
+    if not is_possible.all():
+        return ids, int(ids[np.argmin(is_possible)])
+    ids = ids.astype(INT64)
     at = np.searchsorted(book.ids, ids)
     known = at < len(book.ids)
     known[known] = book.ids[at[known]] == ids[known]

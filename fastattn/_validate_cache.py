@@ -61,8 +61,8 @@ def check_dtypes(key: ndarray, value: ndarray, storage: Storage) -> None:
         expected = f"{SHORT_DTYPES} for an int8 cache"
     for name, array in (("key", key), ("value", value)):
         given = float_dtype(array.dtype)
-        is_right = given == dtype if dtype != INT8 else given is not None and given.itemsize <= 4
-        if not is_right:
+        # NumPy takes None for float64
+        if given is None or (given.itemsize > 4 if dtype == INT8 else given != dtype):
             raise TypeError(f"{name}: expected dtype {expected}, got {array.dtype}")
     if float_dtype(key.dtype) != float_dtype(value.dtype):
         raise TypeError(f"value: expected dtype {key.dtype} to match key, got {value.dtype}")
@@ -182,7 +182,6 @@ def _check_shape(q: ndarray, key: ndarray, heads_last: bool) -> None:
     if q.ndim != 4:
         axes = "(batch, queries, heads, dim)" if heads_last else "(batch, heads, queries, dim)"
         raise ValueError(f"query: expected 4 axes {axes}, got shape {q.shape}")
-    n_heads = q.shape[2 if heads_last else 1]
     if q.shape[3] != dim:
         raise ValueError(f"query: expected head size {dim}, that of the cache, got {q.shape[3]}")
     if q.shape[0] != n_batch and q.shape[0] != 1 and n_batch != 1:
@@ -190,6 +189,10 @@ def _check_shape(q: ndarray, key: ndarray, heads_last: bool) -> None:
             f"query: expected {n_batch} or 1 entries along the first axis to match the cache, "
             f"got {q.shape[0]}"
         )
+    check_heads(q.shape[2 if heads_last else 1], n_kv_heads)
+
+
+def check_heads(n_heads: int, n_kv_heads: int) -> None:
     if n_heads != 0 and (n_kv_heads == 0 or n_heads % n_kv_heads != 0):
         raise ValueError(
             f"query: expected a number of heads that the {n_kv_heads} of the cache divide, "

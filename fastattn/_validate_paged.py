@@ -57,7 +57,7 @@ def rows(ids: Any, book: _pages.Book, name: str = "ids") -> ndarray:
     a = check.integers(ids, name)
     if a.ndim > 1:
         raise ValueError(f"{name}: expected one id, or 1 axis of them, got shape {a.shape}")
-    found, unknown = _pages.find(book, np.atleast_1d(a).astype(INT64))
+    found, unknown = _pages.find(book, np.atleast_1d(a))
     if unknown is not None:
         raise ValueError(f"{name}: expected sequences of this cache, got {unknown}")
     return found
@@ -65,13 +65,18 @@ def rows(ids: Any, book: _pages.Book, name: str = "ids") -> ndarray:
 
 def row(id: Any, book: _pages.Book) -> int:
     """The row of one id."""
-    return int(rows(check.integer(id, "id"), book, "id")[0])
+    n = check.integer(id, "id")
+    if not 0 <= n < book.next_id:
+        raise ValueError(f"id: expected a sequence of this cache, got {n}")
+    return int(rows(n, book, "id")[0])
 
 
 def _distinct_rows(ids: Any, book: _pages.Book) -> ndarray:
     found = rows(ids, book)
-    if len(np.unique(found)) != len(found):
-        raise ValueError("ids: expected each sequence once, got some of them twice")
+    distinct, counts = np.unique(found, return_counts=True)
+    if len(distinct) != len(found):
+        twice = int(np.atleast_1d(ids)[found == distinct[np.argmax(counts)]][0])
+        raise ValueError(f"ids: expected each sequence once, got {twice} more often")
     return found
 
 
@@ -143,6 +148,7 @@ def attend(
         raise ValueError(f"query: expected 3 axes (tokens, heads, dim), got shape {q.shape}")
     if q.shape[2] != size:
         raise ValueError(f"query: expected head size {size}, that of the cache, got {q.shape[2]}")
+    _validate_cache.check_heads(q.shape[1], n_heads)
     ends_k = np.zeros(len(found) + 1, INT64)
     np.cumsum(book.lengths[found], out=ends_k[1:])
     shape = int(ends_k[-1]), n_heads

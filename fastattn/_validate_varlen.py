@@ -121,9 +121,7 @@ def varlen(
 
 def ends(x: Any, name: str, n_tokens: int, of: str) -> ndarray:
     """Where sequences end, after a 0, as int64 in memory of its own."""
-    a = arrays.as_array(x, name)
-    if a.dtype.kind not in "iu":
-        raise TypeError(f"{name}: expected integers, got dtype {a.dtype}")
+    a = check.integers(x, name)
     if a.ndim != 1 or a.size == 0:
         raise ValueError(
             f"{name}: expected 1 axis with the ends of the sequences after a 0, got shape {a.shape}"

@@ -92,7 +92,7 @@ class PagedKVCache:
     ((3, 8, 64), array([9, 9, 4]), 2)
     >>> cache.free(b)
     >>> cache
-    PagedKVCache(8, 4, 2, 64, value_head_size=64, dtype='float32'): 2 sequences, 4 pages free
+    PagedKVCache(8, 4, 2, 64, value_head_size=64, dtype='float32')
     """
 
     __slots__ = ("__weakref__", "_book", "_store")
@@ -312,11 +312,9 @@ class PagedKVCache:
 
     def __repr__(self) -> str:
         n_pages, n_heads, n_tokens, size = self._store[0].shape
-        n = len(self._book.ids)
         return (
             f"PagedKVCache({n_pages}, {n_tokens}, {n_heads}, {size}, "
-            f"value_head_size={self._store[1].shape[3]}, dtype={self.dtype.name!r}): "
-            f"{n} sequence{'' if n == 1 else 's'}, {self.num_free_pages} pages free"
+            f"value_head_size={self._store[1].shape[3]}, dtype={self.dtype.name!r})"
         )
 
     def __reduce__(self) -> tuple:

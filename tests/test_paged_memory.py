@@ -18,7 +18,7 @@ import fastattn
 
 F = np.float32
 COMPILED = [name for name in fastattn.backends() if name != "numpy"]
-SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+SETTINGS = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536"}
 THREE = [("float32",) * 3, ("float16", "float16", "float32"), ("int8", "float32", "float32")]
 
 LIMITED = (
