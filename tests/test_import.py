@@ -86,7 +86,8 @@ print(sum("{name}" in str(w.message) for w in caught))
 def test_import_does_little(run_python):
     # Time is no measure here: others use the machine, threads of NumPy's BLAS spin after its
     # import, and bytecode may have to be compiled. The calls made are the same every time.
-    # About 9000 of them take some 13 ms on a machine of 2026; numpy's own import makes 100,000.
+    # 10,000 of them take some 15 ms on a machine of 2026 (30 ms are the target); numpy's own import
+    # makes 100,000.
     done = run_python(
         """
 import sys
@@ -102,7 +103,7 @@ print(calls)
 """,
         options=STRICT,
     )
-    assert int(output(done)[0]) < 10_000
+    assert int(output(done)[0]) < 12_000
 
 
 def test_import_loads_nothing_heavy(run_python):
