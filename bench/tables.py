@@ -18,12 +18,15 @@ from fastattn._cli.report import (
 )
 from fastattn._cli.workloads import UNITS
 
+from . import serving
+from .contender import is_ours
+
 __all__ = ["best_peer", "markdown", "print_document"]
 
 
 def best_peer(run) -> dict | None:
-    """The fastest correct result that is not fastattn's."""
-    timed = [r for r in run["results"] if r["min_s"] and r["contender"] != "fastattn"]
+    """The fastest correct result that is not fastattn's, in whatever form."""
+    timed = [r for r in run["results"] if r["min_s"] and not is_ours(r["contender"])]
     return min(timed, key=lambda result: result["min_s"], default=None)
 
 
@@ -80,12 +83,13 @@ class Marks:
 def _tables(document, marks):
     """Title, columns and rows of each table: an overview and the details per number of threads.
 
-    Dot products and additive scores have tables of their own: others can do them.
+    Each group of workloads has tables of its own: others can do them.
     """
-    for n_threads, is_additive in dict.fromkeys(map(_group, document["runs"])):
-        runs = [run for run in document["runs"] if _group(run) == (n_threads, is_additive)]
-        about = _threads(n_threads) + ", additive scores" * is_additive
-        names = [result["contender"] for result in runs[0]["results"]]
+    for n_threads, group in dict.fromkeys(map(_group, document["runs"])):
+        runs = [run for run in document["runs"] if _group(run) == (n_threads, group)]
+        about = ", ".join(filter(None, [_threads(n_threads), serving.GROUPS[group]]))
+        present = {result["contender"] for run in runs for result in run["results"]}
+        names = [c["name"] for c in document["contenders"] if c["name"] in present]
         has_ours = "fastattn" in names
         columns = [
             "workload",
@@ -93,7 +97,7 @@ def _tables(document, marks):
             "<best peer",
             *(["best / fastattn", "fastattn / limit"] if has_ours else []),
         ]
-        rows = [_overview(run, marks, has_ours) for run in runs]
+        rows = [_overview(run, names, marks, has_ours) for run in runs]
         yield f"{about}: shortest times", columns, rows
         columns = ["workload", "<contender", "min / median", "rate", "rate / limit", "/ fastattn"]
         details = [_details(run, result) for run in runs for result in run["results"]]
@@ -105,16 +109,17 @@ def _tables(document, marks):
 
 
 def _group(run) -> tuple:
-    return run["n_threads"], run["kind"] == "additive"
+    return run["n_threads"], run["group"]
 
 
 def _threads(n) -> str:
     return f"{n} thread{'s' * (n != 1)}"
 
 
-def _overview(run, marks, has_ours) -> list:
+def _overview(run, names, marks, has_ours) -> list:
     """The line of a workload."""
-    cells = [_short(result) + marks.of(result) for result in run["results"]]
+    found = {r["contender"]: _short(r) + marks.of(r) for r in run["results"]}
+    cells = [found.get(name, "") for name in names]
     best = best_peer(run)
     line = [run["name"], *cells, best["contender"] if best else ""]
     if has_ours:
@@ -183,10 +188,11 @@ def _notes(document):
         yield "No limit of the machine was measured: fastattn has no compiled extension here."
     yield (
         "Rates count what the result needs: 4 operations per channel and visible pair of row and"
-        " key (prefill), keys and values read once however many heads share them (decode), values"
-        " of tanh (additive)."
+        " key (prefill), keys and values as they are held, read once however many heads share them"
+        " (decode), values of tanh (additive)."
     )
     yield from _about_additive(document)
+    yield from _about_serving({run["group"] for run in runs})
     if any(run["kind"] == "decode" for run in runs):
         yield (
             "Decode: one call per sample, its keys and values in no cache (512 MiB were read in"
@@ -215,12 +221,33 @@ def _notes(document):
         yield f"The machine was busy at the start: load {document['load_average']:.1f}."
 
 
+def _about_serving(groups):
+    """What the reader has to know about the tables of the groups for inference servers."""
+    if "half" in groups:
+        yield (
+            "16-bit floats: inputs and output in the dtype of the workload. Others may round"
+            " weights to it; fastattn is held to its own tolerance."
+        )
+    if "caches" in groups:
+        yield (
+            "Caches: filled beforehand, fastattn is a KVCache in the dtype of the workload, others"
+            " have arrays of that shape. Pages are filled by all sequences in turn, one page each."
+        )
+    if "packed" in groups:
+        yield (
+            "Packed sequences: their lengths are the same on every machine. The step is one query"
+            " of each, whose limit is reading all keys and values once; padding counts for nobody."
+        )
+
+
 def _about_additive(document):
     """What the reader has to know about the tables of additive scores, and who is in one only."""
     titles = {c["name"]: c["title"] for c in document["contenders"]}
     present = {True: set(), False: set()}
     for run in document["runs"]:
-        present[run["kind"] == "additive"] |= {result["contender"] for result in run["results"]}
+        if run["group"] in serving.DEFAULT_GROUPS:
+            names = {result["contender"] for result in run["results"]}
+            present[run["kind"] == "additive"] |= names
     if not present[True]:
         return
     yield ABOUT_ADDITIVE

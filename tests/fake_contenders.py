@@ -53,7 +53,7 @@ class NaN(contenders.NumPy):
         return contenders.Prepared(lambda: prepared.call() * np.float32(np.nan))
 
 
-class Missing(contenders.Contender):
+class Missing(contenders.NumPy):
     name, title = "missing", "Missing"
     packages, pip = ("no_such_package",), "no-such-package"
 
