@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a contender is: what it needs, what is different about it, and how it gets its inputs.
 
-Used by ``bench/contenders.py``, ``ours.py``, ``graphs.py``, ``additive.py`` and ``packed.py``, which
-say who they are.  It knows none of them, and measures nothing.
+Used by ``bench/contenders.py``, ``ours.py``, ``graphs.py``, ``additive.py`` and ``packed.py``,
+which say who they are.  It knows none of them, and measures nothing.
 """
 
 from __future__ import annotations

@@ -180,7 +180,8 @@ class OpenVINO(Contender):
     packages, pip = ("openvino",), "openvino"
     differences = (
         "OpenVINO: ScaledDotProductAttention (opset 13), inference in the dtype of the inputs,"
-        " latency hint; inputs shared, the output lies in the request and is written again by every call"
+        " latency hint; inputs shared, the output lies in the request and is written again by every"
+        " call"
     )
 
     def prepare(self, workload, inputs):
