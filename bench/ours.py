@@ -17,7 +17,7 @@ from fastattn._cli import measure
 from .contender import Contender, Prepared
 from .serving import pieces
 
-__all__ = ["STORAGES", "FastAttn", "cache_step", "packed_call", "page_step"]
+__all__ = ["STORAGES", "FastAttn"]
 
 PAGE_SIZE = 64  # where the workload does not say
 
@@ -46,13 +46,13 @@ class FastAttn(Contender):
         return Prepared(call, note=note)
 
     def prepare_cached(self, workload, inputs):
-        return Prepared(cache_step(inputs, self.dtype_held(workload)), note="KVCache")
+        return Prepared(_cache_step(inputs, self.dtype_held(workload)), note="KVCache")
 
     def prepare_packed(self, workload, inputs):
         note = "varlen_attention"
         if workload.kind == "decode":
             note = f"PagedKVCache, pages of {PAGE_SIZE} tokens"
-        return Prepared(packed_call(workload, inputs), _heads_first, note)
+        return Prepared(_packed_call(workload, inputs), _heads_first, note)
 
 
 class _Storage(FastAttn):
@@ -99,7 +99,7 @@ class _Paged(_Storage):
     page_size: int
 
     def prepare_cached(self, workload, inputs):
-        call = page_step(inputs, self.page_size)
+        call = _page_step(inputs, self.page_size)
         return Prepared(call, lambda out: out[:, :, None])  # one query of each sequence
 
 
@@ -118,7 +118,7 @@ class Paged256(_Paged):
 STORAGES = (Float32, Int8, Paged16, Paged64, Paged256)
 
 
-def cache_step(inputs, dtype):
+def _cache_step(inputs, dtype):
     """A decoding step on a filled `KVCache` of this dtype, as a function without arguments.
 
     Parameters
@@ -135,7 +135,7 @@ def cache_step(inputs, dtype):
     return functools.partial(cache.attend, query)
 
 
-def page_step(inputs, page_size):
+def _page_step(inputs, page_size):
     """The same on a `PagedKVCache`; its output is ``(batch, heads, head size)``."""
     query, *tokens = (array.swapaxes(1, 2) for array in inputs.values())
     lengths = [tokens[0].shape[1]] * len(query)
@@ -143,7 +143,7 @@ def page_step(inputs, page_size):
     return _paged(query[:, 0], *tokens, lengths, page_size)
 
 
-def packed_call(workload, inputs):
+def _packed_call(workload, inputs):
     """A packed workload as a function without arguments; its output is packed as well."""
     if workload.kind == "decode":
         return _paged(*inputs.values(), workload.lengths, PAGE_SIZE)

@@ -159,7 +159,9 @@ def _notes(document):
     """What the reader has to know about the numbers."""
     runs, names = document["runs"], [c["name"] for c in document["contenders"]]
     versions = ", ".join(
-        f"{c['name']} {c['version'] or '(did not start)'}" for c in document["contenders"]
+        f"{c['name']} {c['version'] or '(did not start)'}"
+        for c in document["contenders"]
+        if not (is_ours(c["name"]) and c["name"] != "fastattn" and "fastattn" in names)
     )
     yield f"On {document['cpu']} ({document['n_cpus']} CPUs), {document['machine']}: {versions}."
     binds = "as many CPUs as threads (affinity)" if document["has_affinity"] else "no affinity set"
