@@ -20,7 +20,8 @@ COUNTS = sorted({1, fastattn.get_num_threads()})
 @pytest.mark.parametrize("n_threads", COUNTS)
 @pytest.mark.parametrize(
     "workload",
-    [w for w in serving.WORKLOADS if serving.group(w) == "packed"],
+    # Not the float32 mix, whose inputs alone take half a minute.
+    [w for w in serving.WORKLOADS if w.name in ("ragged", "mix-float16")],
     ids=lambda workload: workload.name,
 )
 def test_packed(benchmark, record, rng, workload, n_threads):
