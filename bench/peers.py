@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import fastattn
-from fastattn._cli import bench, console, facts, report
+from fastattn._cli import console, facts, report
 
 from . import contenders, pictures, rounds, serving, tables
 from .contender import is_ours
@@ -149,7 +149,7 @@ def _plan(args) -> list:
     """What is measured: pairs of a number of threads and a workload."""
     default = _default_threads()[-1:] if args.quick else _default_threads()
     numbers = list(dict.fromkeys(args.threads or default))
-    plan = [(n, workload) for n in numbers for workload in _workloads(args)]
+    plan = [(n, workload) for n in numbers for workload in serving.choose(args)]
     if args.plots and not args.group:
         plan += [(max(numbers), w) for w in LENGTHS if w.quick or not args.quick]
     # Stable.  Each group has a team of its own, which a quick run starts only once.
@@ -157,20 +157,6 @@ def _plan(args) -> list:
     return sorted(
         plan, key=lambda pair: (numbers.index(pair[0]), order.index(serving.group(pair[1])))
     )
-
-
-def _workloads(args) -> list:
-    """The workloads that are asked for: by name, by group, or those of the default groups."""
-    if args.workload:
-        chosen = bench.choose(args, serving.WORKLOADS)
-    else:
-        groups = args.group or serving.DEFAULT_GROUPS
-        known = [*bench.choose(args), *(w for w in serving.WORKLOADS if w.quick or not args.quick)]
-        chosen = [workload for workload in known if serving.group(workload) in groups]
-    for workload in chosen:
-        if not serving.has_dtype(workload):
-            raise facts.UsageError(f"{workload.name} needs ml_dtypes: pip install ml_dtypes")
-    return chosen
 
 
 def _choose(args) -> list:

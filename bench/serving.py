@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The workloads of an inference server: 16-bit floats, caches, sequences of different lengths.
+"""The workloads of an inference server: 16-bit floats, caches, sequences of different lengths;
+and which workloads a comparison takes, of these and of the package's.
 
 Used by ``peers.py``, which measures a group of them when it is asked to, and by ``bench_caches.py``
 and ``bench_varlen.py``.  They are not in the package: what they compare is only in this folder.
@@ -14,11 +15,12 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from fastattn._cli import bench, facts
 from fastattn._cli.workloads import Workload
 
 __all__ = [
-    "DEFAULT_GROUPS", "GROUPS", "WORKLOADS", "Cached", "Packed", "amount", "from_fields", "group",
-    "has_dtype", "packed", "pieces",
+    "DEFAULT_GROUPS", "GROUPS", "WORKLOADS", "Cached", "Packed", "amount", "choose", "from_fields",
+    "group", "has_dtype", "packed", "pieces",
 ]  # fmt: skip
 
 # The groups of workloads, one table each: name -> what the title of its tables says.
@@ -172,3 +174,23 @@ WORKLOADS = (
     packed("mix", "decode", _CHATS, 32, 8, 128, quick=False),
     packed("mix-float16", "decode", _CHATS, 32, 8, 128, quick=False, dtype="float16"),
 )
+
+
+def choose(args) -> list:
+    """The workloads that are asked for: by name, by group, or those of the default groups.
+
+    Raises
+    ------
+    UsageError
+        If there is none of that name, or a dtype that nobody here knows.
+    """
+    if args.workload:
+        chosen = bench.choose(args, WORKLOADS)
+    else:
+        groups = args.group or DEFAULT_GROUPS
+        known = [*bench.choose(args), *(w for w in WORKLOADS if w.quick or not args.quick)]
+        chosen = [workload for workload in known if group(workload) in groups]
+    for workload in chosen:
+        if not has_dtype(workload):
+            raise facts.UsageError(f"{workload.name} needs ml_dtypes: pip install ml_dtypes")
+    return chosen

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A comparison as tables, on the terminal or in Markdown, with what the reader has to know.
+"""A comparison as tables, on the terminal or in Markdown, with notes on single cells.
 
-Used by ``bench/peers.py``.  It measures nothing; whatever it shows is in the JSON document as well.
+Used by ``bench/peers.py``; the notes on all of it are in ``bench/notes.py``.  It measures nothing;
+whatever it shows is in the JSON document as well.
 """
 
 from __future__ import annotations
@@ -9,16 +10,10 @@ from __future__ import annotations
 import string
 
 from fastattn._cli import console
-from fastattn._cli.report import (
-    ABOUT_ADDITIVE,
-    limit_spans,
-    share_text,
-    three_digits,
-    times,
-)
+from fastattn._cli.report import share_text, three_digits, times
 from fastattn._cli.workloads import UNITS
 
-from . import serving
+from . import notes, serving
 from .contender import is_ours
 
 __all__ = ["best_peer", "markdown", "print_document"]
@@ -37,7 +32,7 @@ def print_document(document: dict) -> None:
         console.heading(title)
         console.table(columns, rows)
         print()
-    for text in [*_notes(document), *marks.notes()]:
+    for text in [*notes.notes(document), *marks.notes()]:
         console.note(text)
 
 
@@ -51,7 +46,7 @@ def markdown(document: dict) -> str:
         ]
         cells = [[name.lstrip("<") for name in columns], ends, *rows]
         lines += [f"## {title}", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
-    lines += [f"* {text}" for text in [*_notes(document), *marks.notes()]]
+    lines += [f"* {text}" for text in [*notes.notes(document), *marks.notes()]]
     return "\n".join(lines) + "\n"
 
 
@@ -87,7 +82,7 @@ def _tables(document, marks):
     """
     for n_threads, group in dict.fromkeys(map(_group, document["runs"])):
         runs = [run for run in document["runs"] if _group(run) == (n_threads, group)]
-        about = ", ".join(filter(None, [_threads(n_threads), serving.GROUPS[group]]))
+        about = ", ".join(filter(None, [notes.threads(n_threads), serving.GROUPS[group]]))
         present = {result["contender"] for run in runs for result in run["results"]}
         names = [c["name"] for c in document["contenders"] if c["name"] in present]
         has_ours = "fastattn" in names
@@ -110,10 +105,6 @@ def _tables(document, marks):
 
 def _group(run) -> tuple:
     return run["n_threads"], run["group"]
-
-
-def _threads(n) -> str:
-    return f"{n} thread{'s' * (n != 1)}"
 
 
 def _overview(run, names, marks, has_ours) -> list:
@@ -153,115 +144,3 @@ def _details(run, result) -> list | None:
         f"{size / 2**20:.1f} MiB" if size is not None else "",
         ("not finite" if error is None else f"{error:.0e}") + wrong,
     ]
-
-
-def _notes(document):
-    """What the reader has to know about the numbers."""
-    runs, names = document["runs"], [c["name"] for c in document["contenders"]]
-    versions = ", ".join(
-        f"{c['name']} {c['version'] or '(did not start)'}"
-        for c in document["contenders"]
-        if not (is_ours(c["name"]) and c["name"] != "fastattn" and "fastattn" in names)
-    )
-    yield f"On {document['cpu']} ({document['n_cpus']} CPUs), {document['machine']}: {versions}."
-    binds = "as many CPUs as threads (affinity)" if document["has_affinity"] else "no affinity set"
-    n_rounds = sorted({run["n_rounds"] for run in runs})
-    n_rounds = " to ".join(map(str, dict.fromkeys([n_rounds[0], n_rounds[-1]])))
-    yield (
-        f"Times: minimum / median of {n_rounds} rounds; in each, every contender takes its"
-        " turn while the others sleep. One process per contender, set to the number of threads by"
-        f" its own option or environment variable, and {binds}. Inputs are prepared beforehand;"
-        " a call is timed from them to the finished output."
-    )
-    if "fastattn" in names:
-        yield "Best / fastattn: ratio of the best peer's minimum and ours; above 1, we are faster."
-    said = [
-        f"{spans} ({_threads(n)})"
-        for n in dict.fromkeys(run["n_threads"] for run in runs)
-        if (spans := limit_spans(run for run in runs if run["n_threads"] == n))
-    ]
-    if said:
-        yield (
-            "Limit: share of the most that this machine did between the same rounds, by fastattn's"
-            f" {document['backend']} code: {'; '.join(said)}. A contender with wider vectors can"
-            " exceed it."
-        )
-    else:
-        yield "No limit of the machine was measured: fastattn has no compiled extension here."
-    yield (
-        "Rates count what the result needs: 4 operations per channel and visible pair of row and"
-        " key (prefill), keys and values as they are held, read once however many heads share them"
-        " (decode), values of tanh (additive)."
-    )
-    yield from _about_additive(document)
-    yield from _about_serving(runs)
-    if any(run["kind"] == "decode" for run in runs):
-        yield (
-            "Decode: one call per sample, its keys and values in no cache (512 MiB were read in"
-            " between), after a call on other data that wakes code and threads; other workloads:"
-            " warm."
-        )
-    kept = " Processes were reused in this quick run: what they kept from before is missing."
-    yield (
-        "Memory: how far the first call raised the process's resident memory, at its peak, above"
-        f" the prepared inputs; the output is part of it.{kept * document['quick']}"
-    )
-    sampled = [run["name"] for run in runs if run["n_rows_compared"] < run["n_rows"]]
-    some = f" (a sample of the rows of {', '.join(dict.fromkeys(sampled))})" if sampled else ""
-    yield (
-        f"Error: largest difference from float64{some}. A result beyond the tolerance that fastattn"
-        " promises for itself is WRONG and gets no time."
-    )
-    for contender in document["contenders"]:
-        if contender["differences"]:
-            yield f"{contender['differences']}."
-    for missing in document["missing"]:
-        yield f"{missing['title']} ({missing['name']}) is not installed: {missing['pip']}"
-    if document["openblas_coretype"]:
-        yield f"OPENBLAS_CORETYPE={document['openblas_coretype']} is set: it may slow NumPy."
-    if (document["load_average"] or 0) > 0.5 * (document["n_cpus"] or 1):
-        yield f"The machine was busy at the start: load {document['load_average']:.1f}."
-
-
-def _about_serving(runs):
-    """What the reader has to know about the tables of the groups for inference servers."""
-    groups = {run["group"] for run in runs}
-    if any(run["dtype"] != "float32" for run in runs):
-        yield (
-            "16-bit floats: inputs and output in the dtype of the workload. Others are forgiven"
-            " half a unit of it in each weight, as they may round those; fastattn is not."
-        )
-    if "caches" in groups:
-        yield (
-            "Caches: filled beforehand, fastattn is a KVCache in the dtype of the workload, others"
-            " have arrays of that shape. Pages are filled by all sequences in turn, one page each."
-        )
-    if "packed" in groups:
-        yield (
-            "Packed sequences: their lengths are the same on every machine. The step is one query"
-            " of each, whose limit is reading all keys and values once; padding counts for nobody."
-        )
-
-
-def _about_additive(document):
-    """What the reader has to know about the tables of additive scores, and who is in one only."""
-    titles = {c["name"]: c["title"] for c in document["contenders"]}
-    present = {True: set(), False: set()}
-    for run in document["runs"]:
-        if run["group"] in serving.DEFAULT_GROUPS:
-            names = {result["contender"] for result in run["results"]}
-            present[run["kind"] == "additive"] |= names
-    if not present[True]:
-        return
-    yield ABOUT_ADDITIVE
-    yield (
-        "Additive: one head, queries and keys projected beforehand for all, values as wide as the"
-        " hidden size U, caches warm."
-    )
-    for is_additive, says in (
-        (True, "In the additive tables only"),
-        (False, "In the other tables only, without an operator for additive scores"),
-    ):
-        only = present[is_additive] - present[not is_additive]
-        if only and present[not is_additive]:
-            yield f"{says}: {', '.join(titles[name] for name in titles if name in only)}."
