@@ -27,6 +27,8 @@ class TorchCompile(Torch):
         "torch.compile: PyTorch's formula in the default mode, static shapes, compiled beforehand"
     )
     prepare = Contender.prepare
+    prepare_cached = Contender.prepare_cached
+    prepare_packed = Contender.prepare_packed
 
     def __init__(self, n_threads):
         os.environ.update(

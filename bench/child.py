@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from fastattn._cli import measure
-from fastattn._cli.workloads import Workload, by_name
+from fastattn._cli.workloads import by_name
 
-from .contenders import CannotDo
+from .contender import CannotDo, preparer
+from .serving import from_fields
 
 __all__ = ["Runner", "main"]
 
@@ -55,7 +56,7 @@ class Runner:
             Query rows to store in `file`.
         """
         self._prepared = self._before = None
-        workload = Workload(**workload)
+        workload = from_fields(workload)
         try:
             prepared = self._prepare(workload, seed)
         except CannotDo as reason:
@@ -68,7 +69,7 @@ class Runner:
         wanted = (workload.batch, workload.n_q_heads, workload.n_queries, workload.head_size)
         if out.shape != wanted:
             raise ValueError(f"the output has the shape {out.shape}, not {wanted}")
-        np.save(file, out[..., rows, :].astype(np.float32))
+        np.save(file, out[..., rows, :].astype(np.float32))  # exact: of 16 or 32 bits
         self._prepared = self._before = prepared
         self._n_calls = 1
         if workload.kind == "decode":
@@ -78,13 +79,16 @@ class Runner:
             self._before.call()
         elif seconds < LONG_SECONDS:
             self._n_calls = measure.repeats(self._time)
-        return {"peak_bytes": n_bytes, "n_calls": self._n_calls, "note": prepared.note}
+        return {
+            "peak_bytes": n_bytes,
+            "n_calls": self._n_calls,
+            "note": prepared.note,
+            "dtype": out.dtype.name,
+        }
 
     def _prepare(self, workload, seed):
         inputs = workload.make(np.random.default_rng(seed))
-        contender = self._contender
-        prepare = contender.prepare_additive if workload.is_additive else contender.prepare
-        return prepare(workload, inputs)
+        return getattr(self._contender, preparer(workload))(workload, inputs)
 
     def _time(self, n_calls) -> float:
         """Seconds per call, the mean of `n_calls`."""

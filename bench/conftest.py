@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import fastattn
-from fastattn._cli import measure
 from fastattn._cli.workloads import UNITS
+
+from . import serving
+from .reference import Reference
 
 try:
     import pytest_benchmark  # noqa: F401
@@ -43,18 +45,24 @@ def backend(request):
 
 @pytest.fixture
 def record(benchmark, rng):
-    """Return a function that notes rate, threads and error of a measured workload."""
+    """Return a function that notes rate, threads and error of a measured workload.
 
-    def note(workload, inputs, out):
-        found = measure.accuracy(workload, inputs, out, rng)
+    Its output is ``(batch, heads, queries, head size)``; `dtype_held` is that of its cache, where
+    that is not the workload's.
+    """
+
+    def note(workload, inputs, out, dtype_held=None):
+        reference = Reference(workload, inputs, rng)
+        found = reference.judge(out[..., reference.rows, :], dtype_held=dtype_held)
         benchmark.extra_info.update(
             threads=fastattn.get_num_threads(),
             max_error=found.max_error,
             is_correct=found.is_correct,
             rows_compared=found.n_rows,
         )
-        if workload.amount and benchmark.stats is not None:  # None: --benchmark-disable
-            rate = workload.amount / benchmark.stats.stats.min
+        amount = serving.amount(workload, dtype_held or workload.dtype)
+        if amount and benchmark.stats is not None:  # None: --benchmark-disable
+            rate = amount / benchmark.stats.stats.min
             benchmark.extra_info[UNITS[workload.kind]] = round(rate / 1e9, 3)
         assert found.is_correct
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a contender is: what it needs, what is different about it, and how it gets its inputs.
 
-Used by ``bench/contenders.py``, ``graphs.py`` and ``additive.py``, which say who they are.  It
-knows none of them, and measures nothing.
+Used by ``bench/contenders.py``, ``ours.py``, ``graphs.py``, ``additive.py`` and ``packed.py``,
+which say who they are.  It knows none of them, and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,26 @@ import numpy as np
 
 from fastattn._cli.workloads import Workload
 
-__all__ = ["CannotDo", "Contender", "Prepared"]
+from . import serving
+
+__all__ = ["CannotDo", "Contender", "Prepared", "is_ours", "preparer"]
+
+# The method of a contender that prepares a workload, by the workload's group.
+_PREPARERS = {
+    "additive": "prepare_additive",
+    "caches": "prepare_cached",
+    "packed": "prepare_packed",
+}
+
+
+def preparer(workload: Workload) -> str:
+    """The name of the method of a contender that prepares this workload."""
+    return _PREPARERS.get(serving.group(workload), "prepare")
+
+
+def is_ours(name: str) -> bool:
+    """Whether the contender of that name is fastattn, in whatever form."""
+    return name == "fastattn" or name.startswith("fastattn-")
 
 
 class CannotDo(Exception):
@@ -80,11 +99,14 @@ class Contender:
 
     @classmethod
     def takes_part(cls, workload: Workload) -> bool:
-        """Whether it has any call for such scores; a contender without is not even started."""
-        base = Contender
-        if workload.is_additive:
-            return cls.prepare_additive is not base.prepare_additive
-        return cls.prepare is not base.prepare
+        """Whether it has any call for such a workload; a contender without is not even started."""
+        name = preparer(workload)
+        return getattr(cls, name) is not getattr(Contender, name)
+
+    @classmethod
+    def dtype_held(cls, workload: Workload) -> str:
+        """The dtype in which it holds the keys and values of a workload."""
+        return workload.dtype
 
     def prepare(self, workload: Workload, inputs: dict[str, np.ndarray]) -> Prepared:
         """Make everything that a call needs.
@@ -93,7 +115,8 @@ class Contender:
         ----------
         workload : Workload
         inputs : dict
-            ``query``, ``key``, ``value``, each C-contiguous ``(batch, heads, length, head size)``.
+            ``query``, ``key``, ``value``, each C-contiguous ``(batch, heads, length, head size)``
+            in the dtype of the workload.
 
         Raises
         ------
@@ -118,3 +141,36 @@ class Contender:
             If the contender has no operator for them.
         """
         raise CannotDo("no operator for additive scores")
+
+    def prepare_cached(self, workload: Workload, inputs: dict[str, np.ndarray]) -> Prepared:
+        """The same for a decoding step on a cache, which is filled beforehand.
+
+        Parameters
+        ----------
+        workload : Cached
+        inputs : dict
+            As for :meth:`prepare`.
+
+        Raises
+        ------
+        CannotDo
+            If the contender has no such cache.
+        """
+        raise CannotDo("no cache of its own")
+
+    def prepare_packed(self, workload: Workload, inputs: dict[str, np.ndarray]) -> Prepared:
+        """The same for many sequences of different lengths.
+
+        Parameters
+        ----------
+        workload : Packed
+        inputs : dict
+            ``query``, ``key``, ``value``, each C-contiguous ``(tokens, heads, head size)``.  What
+            `Prepared.to_numpy` returns is ``(1, heads, query tokens, head size)``.
+
+        Raises
+        ------
+        CannotDo
+            If the contender has no call for such a batch.
+        """
+        raise CannotDo("sequences of equal lengths only")

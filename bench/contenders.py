@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Who is compared: fastattn, NumPy, PyTorch and JAX, a class each, and the list of all contenders.
+"""Who is compared: NumPy, PyTorch and JAX, a class each, and the list of all contenders.
 
 Used by ``bench/child.py``, which runs one of them, and by ``bench/peers.py``, which lists them.  It
 measures nothing, and imports a contender's packages only when that contender is made.
 
 `Contender.prepare` turns inputs into the contender's own form, outside of what is timed.
-``bench/graphs.py`` has those that build a graph first: ONNX Runtime and OpenVINO;
-``bench/additive.py`` those for additive scores only.
+``bench/ours.py`` has fastattn itself; ``bench/graphs.py`` those that build a graph first, ONNX
+Runtime and OpenVINO; ``bench/additive.py`` those for additive scores only, ``bench/packed.py`` one
+for packed sequences only.
 """
 
 from __future__ import annotations
@@ -15,36 +16,11 @@ import functools
 
 import numpy as np
 
-import fastattn
-from fastattn._cli import measure
-
 from .contender import CannotDo, Contender, Prepared
+from .ours import FastAttn
+from .serving import pieces
 
-__all__ = ["CannotDo", "Contender", "Prepared", "known"]
-
-
-class FastAttn(Contender):
-    """This package, from NumPy arrays to a NumPy array."""
-
-    name, title = "fastattn", "fastattn"
-
-    def __init__(self, n_threads):
-        super().__init__(n_threads)
-        fastattn.set_num_threads(n_threads)
-
-    @classmethod
-    def version(cls):
-        return f"{fastattn.__version__}, {fastattn.get_backend()}"
-
-    def prepare(self, workload, inputs):
-        return Prepared(measure.caller(workload, inputs))
-
-    def prepare_additive(self, workload, inputs):
-        call, note = measure.caller(workload, inputs), ""
-        if workload.has_prepared_keys:
-            call()  # the first call with such keys brings them into the kernel's form
-            note = "keys of prepare_additive_keys, made beforehand; the others' are projected only"
-        return Prepared(call, note=note)
+__all__ = ["CannotDo", "Contender", "FastAttn", "Prepared", "known"]
 
 
 class NumPy(Contender):
@@ -61,6 +37,8 @@ class NumPy(Contender):
         return np.__version__
 
     def prepare(self, workload, inputs):
+        if workload.dtype != "float32":
+            raise CannotDo("products of 16-bit floats are loops without a BLAS")
         query, key, value = inputs["query"], inputs["key"], inputs["value"]
         batch, n_heads, n_queries, head_size = query.shape
         n_groups, n_keys = key.shape[1:3]
@@ -105,7 +83,8 @@ class Torch(Contender):
     packages, pip = ("torch",), "torch"
     differences = (
         "PyTorch: tensors in, a fresh tensor out, inference mode, enable_gqa=True; additive: the"
-        " formula, eagerly, by tanh, sum, softmax and matmul"
+        " formula, eagerly, by tanh, sum, softmax and matmul; packed: a batch padded beforehand,"
+        " and a mask of its real keys"
     )
 
     def __init__(self, n_threads):
@@ -119,13 +98,53 @@ class Torch(Contender):
         self._torch = torch
 
     def prepare(self, workload, inputs):
-        tensors = [self._torch.from_numpy(array) for array in inputs.values()]
+        tensors = [self._tensor(array) for array in inputs.values()]
+        call = functools.partial(self._attention(workload), *tensors)
+        return Prepared(call, self._array)
+
+    def prepare_cached(self, workload, inputs):
+        return self.prepare(workload, inputs)
+
+    def prepare_packed(self, workload, inputs):
+        if workload.kind == "decode":
+            raise CannotDo(
+                "these keys padded to one length would be twice as much to read: see PyTorch loop"
+            )
+        where, longest = pieces(workload.lengths), max(workload.lengths)
+        tensors = []
+        for array in inputs.values():
+            padded = np.zeros((len(where), longest, *array.shape[1:]), array.dtype)
+            for row, piece in zip(padded, where):
+                row[: piece.stop - piece.start] = array[piece]
+            tensors.append(self._tensor(np.ascontiguousarray(padded.swapaxes(1, 2))))
+        is_real = np.arange(longest) < np.array(workload.lengths)[:, None]
+        mask = self._tensor(is_real[:, None, None])  # for every head and query
+        call = functools.partial(self._attention(workload), *tensors, attn_mask=mask)
+
+        def to_numpy(out):
+            return self._array(out).swapaxes(1, 2)[is_real].swapaxes(0, 1)[None]
+
+        return Prepared(call, to_numpy)
+
+    def _attention(self, workload):
+        """The operator with the options of a workload."""
         options = {"is_causal": workload.is_causal}
         if workload.n_q_heads != workload.n_kv_heads:
             options["enable_gqa"] = True
         attention = self._torch.nn.functional.scaled_dot_product_attention
-        call = functools.partial(attention, *tensors, **options)
-        return Prepared(call, lambda out: out.numpy())
+        return functools.partial(attention, **options)
+
+    def _tensor(self, array):
+        """An array as a tensor of the same memory; NumPy's bfloat16 is unknown to PyTorch."""
+        if array.dtype.name != "bfloat16":
+            return self._torch.from_numpy(array)
+        return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
+
+    def _array(self, tensor):
+        """The inverse of :meth:`_tensor`."""
+        if tensor.dtype != self._torch.bfloat16:
+            return tensor.numpy()
+        return tensor.view(self._torch.int16).numpy().view("bfloat16")
 
     def prepare_additive(self, workload, inputs):
         tensors = [self._torch.from_numpy(array) for array in inputs.values()]
@@ -157,6 +176,8 @@ class Jax(Contender):
         import jax
 
         jax.config.update("jax_platforms", "cpu")
+        if workload.dtype == "float16":
+            raise CannotDo("no float16 products that are summed in float32 on CPUs")
         arrays = [  # (batch, length, heads, head size)
             jax.device_put(np.ascontiguousarray(array.swapaxes(1, 2))) for array in inputs.values()
         ]
@@ -190,11 +211,13 @@ class Jax(Contender):
 
 def known() -> dict[str, type[Contender]]:
     """All contenders by name, in the order of the tables."""
-    from . import additive, graphs
+    from . import additive, graphs, ours, packed
 
     classes = [
         FastAttn,
+        *ours.STORAGES,
         Torch,
+        packed.TorchLoop,
         graphs.OrtAttention,
         graphs.OrtMultiHead,
         graphs.OrtGroupQuery,

@@ -34,15 +34,22 @@ class _Ort(Contender):
 
     def _session(self, node, inputs, outputs=("out",)):
         """A session that runs the node; the shapes are those of the inputs, a dict of arrays."""
+        if inputs["query"].dtype.name == "bfloat16":
+            raise CannotDo("no bfloat16 on CPUs")
         import onnxruntime
         from onnx import TensorProto, helper
 
-        types = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32}
+        types = {
+            "float32": TensorProto.FLOAT,
+            "float16": TensorProto.FLOAT16,
+            "int32": TensorProto.INT32,
+        }
         given = [
             helper.make_tensor_value_info(name, types[str(array.dtype)], array.shape)
             for name, array in inputs.items()
         ]
-        wanted = [helper.make_tensor_value_info(name, types["float32"], None) for name in outputs]
+        dtype = types[str(inputs["query"].dtype)]
+        wanted = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
         domains = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
         graph = helper.make_graph([node], "attention", given, wanted)
         model = helper.make_model(graph, opset_imports=domains, ir_version=11)
@@ -130,7 +137,7 @@ class OrtGroupQuery(_Ort):
             native |= {"past_key": cache[0].copy(), "past_value": cache[1].copy()}
         else:
             n_past = (workload.batch, workload.n_kv_heads, 0, workload.head_size)
-            native |= {name: np.empty(n_past, np.float32) for name in ("past_key", "past_value")}
+            native |= {name: np.empty(n_past, query.dtype) for name in ("past_key", "past_value")}
         native["seqlens_k"] = np.full(workload.batch, workload.n_keys - 1, np.int32)
         native["total_sequence_length"] = np.array([workload.n_keys], np.int32)
         node = helper.make_node(
@@ -172,14 +179,18 @@ class OpenVINO(Contender):
     name, title = "openvino", "OpenVINO"
     packages, pip = ("openvino",), "openvino"
     differences = (
-        "OpenVINO: ScaledDotProductAttention (opset 13), float32 inference, latency hint; inputs"
-        " shared, the output lies in the request and is written again by every call"
+        "OpenVINO: ScaledDotProductAttention (opset 13), inference in the dtype of the inputs,"
+        " latency hint; inputs shared, the output lies in the request and is written again by every"
+        " call"
     )
 
     def prepare(self, workload, inputs):
+        if workload.dtype == "bfloat16":
+            raise CannotDo("no bfloat16 arrays from NumPy")
         import openvino
         from openvino import opset13
 
+        dtype = {"float32": openvino.Type.f32, "float16": openvino.Type.f16}[workload.dtype]
         query, *cache = inputs.values()
         group, note = workload.n_q_heads // workload.n_kv_heads, ""
         if group > 1:
@@ -189,7 +200,7 @@ class OpenVINO(Contender):
                 f" {group} times as much to read; its GB/s count each once"
             )
         arrays = [query, *cache]
-        given = [opset13.parameter(array.shape, openvino.Type.f32) for array in arrays]
+        given = [opset13.parameter(array.shape, dtype) for array in arrays]
         node = opset13.scaled_dot_product_attention(*given, causal=workload.is_causal)
         compiled = openvino.Core().compile_model(
             openvino.Model([node], given),
@@ -197,7 +208,7 @@ class OpenVINO(Contender):
             {
                 "INFERENCE_NUM_THREADS": self.n_threads,
                 "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_PRECISION_HINT": "f32",  # the default may be bfloat16
+                "INFERENCE_PRECISION_HINT": dtype,  # the default may be bfloat16
             },
         )
         request = compiled.create_infer_request()

@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 
 import fastattn
-from fastattn._cli import bench, console, facts, report
+from fastattn._cli import console, facts, report
 
-from . import contenders, pictures, rounds, tables
+from . import contenders, pictures, rounds, serving, tables
+from .contender import is_ours
 from .team import Team
 from .workloads import LENGTHS
 
@@ -41,6 +42,7 @@ examples:
   python -m bench.peers --quick                             under a minute
   python -m bench.peers --json peers.json --markdown peers.md --plots pictures
   python -m bench.peers --workload s2048 --contender fastattn --contender torch --threads 2
+  python -m bench.peers --group half --group caches --group packed      servers, 8 minutes
 
 Contenders that are not installed are left out and named. All of them: pip install -e ".[peers]"
 The exit status is 1 where fastattn itself fails or is wrong; a slow result is no error."""
@@ -62,6 +64,14 @@ def parser() -> argparse.ArgumentParser:
         help="fewer workloads and rounds, one number of threads, processes reused",
     )
     add("--workload", action="append", metavar="NAME", help="measure this one (may be repeated)")
+    add(
+        "--group",
+        action="append",
+        choices=serving.GROUPS,
+        help="measure the workloads of this group, one table (may be repeated; default: "
+        f"{' and '.join(serving.DEFAULT_GROUPS)}): {', '.join(serving.GROUPS)}",
+        metavar="NAME",
+    )
     add("--contender", action="append", metavar="NAME", help="only this one (may be repeated)")
     default = " ".join(map(str, _default_threads()))
     add(
@@ -104,13 +114,17 @@ def run(args) -> int:
     if args.list:
         _print_list()
         return 0
-    chosen, plan = _choose(args), _plan(args)
+    plan = _plan(args)
+    chosen = [c for c in _choose(args) if _takes_part(c, plan)]
+    plan = [(n, w) for n, w in plan if any(c.takes_part(w) for c in chosen)]
+    if not plan:
+        raise facts.UsageError("none of these contenders takes part in any of these workloads")
     for option in ("json", "markdown"):
         if getattr(args, option):
             facts.check_folder(f"--{option}", getattr(args, option))
     if args.plots:
         pictures.check(args.plots)
-    document = _describe(args, chosen)
+    document = _describe(args, chosen, plan)
     interrupted = False
     try:
         with console.progress("peers", len(plan)) as step:
@@ -127,7 +141,7 @@ def run(args) -> int:
         raise KeyboardInterrupt
     if args.plots:
         pictures.draw(document, args.plots)
-    ours = [r for run in document["runs"] for r in run["results"] if r["contender"] == "fastattn"]
+    ours = [r for run in document["runs"] for r in run["results"] if is_ours(r["contender"])]
     return int(any(result["status"] in ("wrong", "failed") for result in ours))
 
 
@@ -135,11 +149,14 @@ def _plan(args) -> list:
     """What is measured: pairs of a number of threads and a workload."""
     default = _default_threads()[-1:] if args.quick else _default_threads()
     numbers = list(dict.fromkeys(args.threads or default))
-    plan = [(n, workload) for n in numbers for workload in bench.choose(args)]
-    if args.plots:
+    plan = [(n, workload) for n in numbers for workload in serving.choose(args)]
+    if args.plots and not args.group:
         plan += [(max(numbers), w) for w in LENGTHS if w.quick or not args.quick]
-    # Stable.  Additive scores have a team of their own, which a quick run starts only once.
-    return sorted(plan, key=lambda pair: (numbers.index(pair[0]), pair[1].is_additive))
+    # Stable.  Each group has a team of its own, which a quick run starts only once.
+    order = list(serving.GROUPS)
+    return sorted(
+        plan, key=lambda pair: (numbers.index(pair[0]), order.index(serving.group(pair[1])))
+    )
 
 
 def _choose(args) -> list:
@@ -157,7 +174,11 @@ def _choose(args) -> list:
     ]
 
 
-def _describe(args, chosen) -> dict:
+def _takes_part(contender, plan) -> bool:
+    return any(contender.takes_part(workload) for _, workload in plan)
+
+
+def _describe(args, chosen, plan) -> dict:
     """The JSON document, its list of runs still empty."""
     missing = [] if args.contender else contenders.known().values()
     return {
@@ -173,7 +194,7 @@ def _describe(args, chosen) -> dict:
         "missing": [
             {"name": c.name, "title": c.title, "pip": f"pip install {c.pip}"}
             for c in missing
-            if not c.is_installed()
+            if not c.is_installed() and _takes_part(c, plan)
         ],
         "runs": [],
     }
@@ -219,7 +240,7 @@ def _print_list() -> None:
     ]
     console.table(["contender", "<title", "<missing"], rows)
     print()
-    report.print_list()
+    report.print_list([w for w in serving.WORKLOADS if serving.has_dtype(w)])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,12 +13,20 @@ from fastattn._cli import facts
 from fastattn._cli.report import LIMITS, three_digits
 from fastattn._cli.workloads import UNITS
 
+from .serving import DEFAULT_GROUPS
+
 __all__ = ["check", "draw"]
 
 # fastattn stands out; the others are told apart by hue and, in curves, by their markers.
 STYLES = {
     "fastattn": ("#1b6ca8", "o"),
+    "fastattn-float32": ("#0c3f66", "o"),
+    "fastattn-int8": ("#4aa3df", "o"),
+    "fastattn-paged-16": ("#9fd0f0", "o"),
+    "fastattn-paged-64": ("#6f93b0", "o"),
+    "fastattn-paged-256": ("#3d5a73", "o"),
     "torch": ("#e4572e", "s"),
+    "torch-loop": ("#f2a48c", "s"),
     "ort-attention": ("#5a8f29", "^"),
     "ort-mha": ("#93c572", "v"),
     "ort-gqa": ("#2f5233", "<"),
@@ -56,10 +64,12 @@ def draw(document: dict, folder: str) -> list:
     runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
     limited = [r for r in runs if r["limit"] and not r["name"].startswith("length-")]
     additive = [r for r in limited if r["kind"] == "additive"]
+    serving = [r for r in limited if r["group"] not in DEFAULT_GROUPS]
     written = []
     for name, panel, chosen in (
         ("time_by_length", _lengths, [r for r in runs if r["title"].startswith("B1 H4 S")]),
-        ("share_of_limit", _shares, [r for r in limited if r not in additive]),
+        ("share_of_limit", _shares, [r for r in limited if r not in additive + serving]),
+        ("serving", _shares, serving),
         ("additive", _rates, additive),
         ("threads", _scaling, _scaled(document)),
     ):
@@ -71,9 +81,13 @@ def draw(document: dict, folder: str) -> list:
 
 def _names(document, chosen) -> list:
     """The contenders that take part in these runs, or in these pairs of runs."""
-    runs = [run for pair in chosen for run in (pair if isinstance(pair, tuple) else [pair])]
-    present = {result["contender"] for run in runs for result in run["results"]}
+    present = {result["contender"] for run in _runs(chosen) for result in run["results"]}
     return [c["name"] for c in document["contenders"] if c["name"] in present]
+
+
+def _runs(chosen) -> list:
+    """The runs of a picture that shows runs, or pairs of them."""
+    return [run for pair in chosen for run in (pair if isinstance(pair, tuple) else [pair])]
 
 
 def _draw(document, panel, runs, names, n_threads, path) -> None:
@@ -86,7 +100,8 @@ def _draw(document, panel, runs, names, n_threads, path) -> None:
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.suptitle(f"{title}\nfloat32, {document['cpu']}", fontsize=10)
+    dtypes = " and ".join(dict.fromkeys(run["dtype"] for run in _runs(runs)))
+    figure.suptitle(f"{title}\n{dtypes}, {document['cpu']}", fontsize=10)
     figure.savefig(path)
 
 
@@ -174,8 +189,8 @@ def _rates(axis, runs, names, n_threads) -> str:
 def _scaled(document) -> list:
     """Workloads measured with the fewest and with the most threads, as pairs of runs.
 
-    Calls of a few microseconds are no matter for a second thread; additive scores, which others
-    can do, have a picture of their own.
+    Calls of a few microseconds are no matter for a second thread; additive scores, and what is
+    for inference servers, which others can do, have pictures of their own.
     """
     counts = {run["n_threads"] for run in document["runs"]}
     if len(counts) < 2:
@@ -184,7 +199,7 @@ def _scaled(document) -> list:
         {
             run["name"]: run
             for run in document["runs"]
-            if run["n_threads"] == n and run["kind"] not in ("call", "additive")
+            if run["n_threads"] == n and run["kind"] != "call" and run["group"] == "dense"
         }
         for n in (min(counts), max(counts))
     )

@@ -15,8 +15,10 @@ from pathlib import Path
 import numpy as np
 
 import fastattn
-from fastattn._cli import ceilings, facts, measure, oracle
+from fastattn._cli import ceilings, facts, measure
 
+from . import serving
+from .reference import Reference
 from .team import Failed
 
 __all__ = ["run_workload"]
@@ -59,12 +61,10 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
         One entry of ``runs`` in the JSON document; times in seconds, rates in flop/s, bytes/s or
         tanh/s.
     """
-    rng = np.random.default_rng([seed, 1])
-    rows = measure.sample_rows(workload, rng)
     inputs = workload.make(np.random.default_rng(seed))
-    expected = oracle.attention(**inputs, **workload.options, rows=rows)
+    reference = Reference(workload, inputs, np.random.default_rng([seed, 1]))
     del inputs
-    results = {m.name: _prepare(m, workload, seed, rows, expected) for m in team.members}
+    results = {m.name: _prepare(m, workload, seed, reference) for m in team.members}
     samplers = {m.name: m.sample for m in team.members if results[m.name]["status"] == "ok"}
     times, limits = measure.take_turns(
         samplers,
@@ -78,18 +78,21 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
         if member.failure:
             results[member.name].update(status="failed", reason=member.failure)
         elif member.name in times:
-            results[member.name].update(_figures(times[member.name], workload, figures))
+            amount = serving.amount(workload, member.contender.dtype_held(workload))
+            results[member.name].update(_figures(times[member.name], amount, figures))
     _compare(results)
     return {
         "name": workload.name,
         "title": workload.title,
         "kind": workload.kind,
+        "group": serving.group(workload),
+        "dtype": workload.dtype,
         "flops": workload.flops,
         "bytes": workload.bytes,
         "tanhs": workload.tanhs,
         "n_queries": workload.n_queries,
         "n_rows": workload.n_rows,
-        "n_rows_compared": math.prod(expected.lse.shape),
+        "n_rows_compared": reference.n_rows,
         "n_threads": team.n_threads,
         "n_rounds": max((len(samples.values) for samples in times.values()), default=0),
         **figures,
@@ -97,7 +100,7 @@ def run_workload(team, workload, seed, budget, on_round=None) -> dict:
     }
 
 
-def _prepare(member, workload, seed, rows, expected) -> dict:
+def _prepare(member, workload, seed, reference) -> dict:
     """Make one contender ready and judge its output; its entry in the results, without times."""
     entry = dict.fromkeys(
         (
@@ -118,12 +121,16 @@ def _prepare(member, workload, seed, rows, expected) -> dict:
         file = str(Path(folder) / "rows.npy")
         fields = dataclasses.asdict(workload)
         try:
-            found = member.ask("prepare", workload=fields, seed=seed, rows=rows.tolist(), file=file)
+            found = member.ask(
+                "prepare", workload=fields, seed=seed, rows=reference.rows.tolist(), file=file
+            )
         except Failed as failure:
             return entry | {"status": "failed", "reason": str(failure)}
         if "cannot" in found:
             return entry | {"status": "cannot", "reason": found["cannot"]}
-        accuracy = measure.judge(np.load(file), expected)
+        result = np.load(file).astype(found["dtype"])
+        held = member.contender.dtype_held(workload)
+        accuracy = reference.judge(result, member.name, held)
     entry |= {"note": found["note"] or None, "peak_bytes": found["peak_bytes"]}
     entry["max_error"] = accuracy.max_error if math.isfinite(accuracy.max_error) else None
     if not accuracy.is_correct:
@@ -131,8 +138,8 @@ def _prepare(member, workload, seed, rows, expected) -> dict:
     return entry
 
 
-def _figures(samples, workload, limits) -> dict:
-    rate = workload.amount and workload.amount / samples.min
+def _figures(samples, amount, limits) -> dict:
+    rate = amount and amount / samples.min
     return {
         "min_s": samples.min,
         "median_s": samples.median,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A comparison as tables, on the terminal or in Markdown, with what the reader has to know.
+"""A comparison as tables, on the terminal or in Markdown, with notes on single cells.
 
-Used by ``bench/peers.py``.  It measures nothing; whatever it shows is in the JSON document as well.
+Used by ``bench/peers.py``; the notes on all of it are in ``bench/notes.py``.  It measures nothing;
+whatever it shows is in the JSON document as well.
 """
 
 from __future__ import annotations
@@ -9,21 +10,18 @@ from __future__ import annotations
 import string
 
 from fastattn._cli import console
-from fastattn._cli.report import (
-    ABOUT_ADDITIVE,
-    limit_spans,
-    share_text,
-    three_digits,
-    times,
-)
+from fastattn._cli.report import share_text, three_digits, times
 from fastattn._cli.workloads import UNITS
+
+from . import notes, serving
+from .contender import is_ours
 
 __all__ = ["best_peer", "markdown", "print_document"]
 
 
 def best_peer(run) -> dict | None:
-    """The fastest correct result that is not fastattn's."""
-    timed = [r for r in run["results"] if r["min_s"] and r["contender"] != "fastattn"]
+    """The fastest correct result that is not fastattn's, in whatever form."""
+    timed = [r for r in run["results"] if r["min_s"] and not is_ours(r["contender"])]
     return min(timed, key=lambda result: result["min_s"], default=None)
 
 
@@ -34,7 +32,7 @@ def print_document(document: dict) -> None:
         console.heading(title)
         console.table(columns, rows)
         print()
-    for text in [*_notes(document), *marks.notes()]:
+    for text in [*notes.notes(document), *marks.notes()]:
         console.note(text)
 
 
@@ -48,7 +46,7 @@ def markdown(document: dict) -> str:
         ]
         cells = [[name.lstrip("<") for name in columns], ends, *rows]
         lines += [f"## {title}", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
-    lines += [f"* {text}" for text in [*_notes(document), *marks.notes()]]
+    lines += [f"* {text}" for text in [*notes.notes(document), *marks.notes()]]
     return "\n".join(lines) + "\n"
 
 
@@ -80,12 +78,13 @@ class Marks:
 def _tables(document, marks):
     """Title, columns and rows of each table: an overview and the details per number of threads.
 
-    Dot products and additive scores have tables of their own: others can do them.
+    Each group of workloads has tables of its own: others can do them.
     """
-    for n_threads, is_additive in dict.fromkeys(map(_group, document["runs"])):
-        runs = [run for run in document["runs"] if _group(run) == (n_threads, is_additive)]
-        about = _threads(n_threads) + ", additive scores" * is_additive
-        names = [result["contender"] for result in runs[0]["results"]]
+    for n_threads, group in dict.fromkeys(map(_group, document["runs"])):
+        runs = [run for run in document["runs"] if _group(run) == (n_threads, group)]
+        about = ", ".join(filter(None, [notes.threads(n_threads), serving.GROUPS[group]]))
+        present = {result["contender"] for run in runs for result in run["results"]}
+        names = [c["name"] for c in document["contenders"] if c["name"] in present]
         has_ours = "fastattn" in names
         columns = [
             "workload",
@@ -93,7 +92,7 @@ def _tables(document, marks):
             "<best peer",
             *(["best / fastattn", "fastattn / limit"] if has_ours else []),
         ]
-        rows = [_overview(run, marks, has_ours) for run in runs]
+        rows = [_overview(run, names, marks, has_ours) for run in runs]
         yield f"{about}: shortest times", columns, rows
         columns = ["workload", "<contender", "min / median", "rate", "rate / limit", "/ fastattn"]
         details = [_details(run, result) for run in runs for result in run["results"]]
@@ -105,16 +104,13 @@ def _tables(document, marks):
 
 
 def _group(run) -> tuple:
-    return run["n_threads"], run["kind"] == "additive"
+    return run["n_threads"], run["group"]
 
 
-def _threads(n) -> str:
-    return f"{n} thread{'s' * (n != 1)}"
-
-
-def _overview(run, marks, has_ours) -> list:
+def _overview(run, names, marks, has_ours) -> list:
     """The line of a workload."""
-    cells = [_short(result) + marks.of(result) for result in run["results"]]
+    found = {r["contender"]: _short(r) + marks.of(r) for r in run["results"]}
+    cells = [found.get(name, "") for name in names]
     best = best_peer(run)
     line = [run["name"], *cells, best["contender"] if best else ""]
     if has_ours:
@@ -148,90 +144,3 @@ def _details(run, result) -> list | None:
         f"{size / 2**20:.1f} MiB" if size is not None else "",
         ("not finite" if error is None else f"{error:.0e}") + wrong,
     ]
-
-
-def _notes(document):
-    """What the reader has to know about the numbers."""
-    runs, names = document["runs"], [c["name"] for c in document["contenders"]]
-    versions = ", ".join(
-        f"{c['name']} {c['version'] or '(did not start)'}" for c in document["contenders"]
-    )
-    yield f"On {document['cpu']} ({document['n_cpus']} CPUs), {document['machine']}: {versions}."
-    binds = "as many CPUs as threads (affinity)" if document["has_affinity"] else "no affinity set"
-    n_rounds = sorted({run["n_rounds"] for run in runs})
-    n_rounds = " to ".join(map(str, dict.fromkeys([n_rounds[0], n_rounds[-1]])))
-    yield (
-        f"Times: minimum / median of {n_rounds} rounds; in each, every contender takes its"
-        " turn while the others sleep. One process per contender, set to the number of threads by"
-        f" its own option or environment variable, and {binds}. Inputs are prepared beforehand;"
-        " a call is timed from them to the finished output."
-    )
-    if "fastattn" in names:
-        yield "Best / fastattn: ratio of the best peer's minimum and ours; above 1, we are faster."
-    said = [
-        f"{spans} ({_threads(n)})"
-        for n in dict.fromkeys(run["n_threads"] for run in runs)
-        if (spans := limit_spans(run for run in runs if run["n_threads"] == n))
-    ]
-    if said:
-        yield (
-            "Limit: share of the most that this machine did between the same rounds, by fastattn's"
-            f" {document['backend']} code: {'; '.join(said)}. A contender with wider vectors can"
-            " exceed it."
-        )
-    else:
-        yield "No limit of the machine was measured: fastattn has no compiled extension here."
-    yield (
-        "Rates count what the result needs: 4 operations per channel and visible pair of row and"
-        " key (prefill), keys and values read once however many heads share them (decode), values"
-        " of tanh (additive)."
-    )
-    yield from _about_additive(document)
-    if any(run["kind"] == "decode" for run in runs):
-        yield (
-            "Decode: one call per sample, its keys and values in no cache (512 MiB were read in"
-            " between), after a call on other data that wakes code and threads; other workloads:"
-            " warm."
-        )
-    kept = " Processes were reused in this quick run: what they kept from before is missing."
-    yield (
-        "Memory: how far the first call raised the process's resident memory, at its peak, above"
-        f" the prepared inputs; the output is part of it.{kept * document['quick']}"
-    )
-    sampled = [run["name"] for run in runs if run["n_rows_compared"] < run["n_rows"]]
-    some = f" (a sample of the rows of {', '.join(dict.fromkeys(sampled))})" if sampled else ""
-    yield (
-        f"Error: largest difference from float64{some}. A result beyond the tolerance that fastattn"
-        " promises for itself is WRONG and gets no time."
-    )
-    for contender in document["contenders"]:
-        if contender["differences"]:
-            yield f"{contender['differences']}."
-    for missing in document["missing"]:
-        yield f"{missing['title']} ({missing['name']}) is not installed: {missing['pip']}"
-    if document["openblas_coretype"]:
-        yield f"OPENBLAS_CORETYPE={document['openblas_coretype']} is set: it may slow NumPy."
-    if (document["load_average"] or 0) > 0.5 * (document["n_cpus"] or 1):
-        yield f"The machine was busy at the start: load {document['load_average']:.1f}."
-
-
-def _about_additive(document):
-    """What the reader has to know about the tables of additive scores, and who is in one only."""
-    titles = {c["name"]: c["title"] for c in document["contenders"]}
-    present = {True: set(), False: set()}
-    for run in document["runs"]:
-        present[run["kind"] == "additive"] |= {result["contender"] for result in run["results"]}
-    if not present[True]:
-        return
-    yield ABOUT_ADDITIVE
-    yield (
-        "Additive: one head, queries and keys projected beforehand for all, values as wide as the"
-        " hidden size U, caches warm."
-    )
-    for is_additive, says in (
-        (True, "In the additive tables only"),
-        (False, "In the other tables only, without an operator for additive scores"),
-    ):
-        only = present[is_additive] - present[not is_additive]
-        if only and present[not is_additive]:
-            yield f"{says}: {', '.join(titles[name] for name in titles if name in only)}."

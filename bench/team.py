@@ -46,6 +46,7 @@ class Member:
 
     def __init__(self, contender, n_threads):
         self.name = contender.name
+        self.contender = contender
         self.failure = None
         self._errors = tempfile.TemporaryFile()
         cpus = ",".join(map(str, _cpus(n_threads)))

@@ -10,7 +10,7 @@ import os
 
 import numpy as np
 
-from bench import contenders
+from bench import contenders, ours
 
 
 class Wrong(contenders.NumPy):
@@ -53,7 +53,7 @@ class NaN(contenders.NumPy):
         return contenders.Prepared(lambda: prepared.call() * np.float32(np.nan))
 
 
-class Missing(contenders.Contender):
+class Missing(contenders.NumPy):
     name, title = "missing", "Missing"
     packages, pip = ("no_such_package",), "no-such-package"
 
@@ -99,6 +99,14 @@ class Dies(contenders.NumPy):
             return prepared.call()
 
         return contenders.Prepared(call)
+
+
+class WrongInt8(ours.Int8):
+    """Rounded to 6 bits instead of 8."""
+
+    def prepare_cached(self, workload, inputs):
+        inputs = {name: np.round(array * 16) / 16 for name, array in inputs.items()}
+        return super().prepare_cached(workload, inputs)
 
 
 class TellsMode(contenders.Torch):

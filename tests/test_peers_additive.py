@@ -69,9 +69,9 @@ def test_a_wrong_additive_result_gets_no_time():
 def test_each_kind_of_score_has_its_own_tables_and_contenders(monkeypatch):
     chosen = [contenders.NumPy, AdditiveOnly, DotOnly]
     args = peers.parser().parse_args(["--quick", "--threads", "1"])
-    document = peers._describe(args, chosen)
     monkeypatch.setattr(peers, "QUICK", BUDGET)
     plan = [(1, DOT), (1, ADDITIVE), (1, STEP)]
+    document = peers._describe(args, chosen, plan)
     peers._measure(plan, chosen, args, document, lambda *where: None)
     names = [[r["contender"] for r in run["results"]] for run in document["runs"]]
     assert names == [["numpy", "dot-only"], *[["numpy", "additive-only"]] * 2]

@@ -112,15 +112,15 @@ def _show(step, done, name, n_rounds) -> None:
     step(done, f"{name}, round {n_rounds + 1}")
 
 
-def choose(args) -> list:
-    """The workloads that ``--workload`` and ``--quick`` ask for."""
+def choose(args, others=()) -> list:
+    """The workloads that ``--workload`` and ``--quick`` ask for; `others` only by their names."""
     if not args.workload:
         return [w for w in workloads.WORKLOADS if w.quick or not args.quick]
-    try:
-        return [workloads.by_name(name) for name in args.workload]
-    except KeyError as error:
-        known = [w.name for w in workloads.WORKLOADS]
-        raise facts.UsageError(facts.unknown("workload", error.args[0], known)) from None
+    known = {w.name: w for w in (*workloads.WORKLOADS, *others)}
+    for name in args.workload:
+        if name not in known:
+            raise facts.UsageError(facts.unknown("workload", name, list(known)))
+    return [known[name] for name in args.workload]
 
 
 def _describe_run(backend, n_threads, args) -> dict:

@@ -29,10 +29,10 @@ ABOUT_ADDITIVE = (
 )
 
 
-def print_list() -> None:
-    """Print the workloads."""
+def print_list(others=()) -> None:
+    """Print the workloads, and `others` behind them."""
     rows = []
-    for workload in workloads.WORKLOADS:
+    for workload in (*workloads.WORKLOADS, *others):
         needs = {
             "prefill": f"{three_digits(workload.flops / 1e9)} GFLOP",
             "decode": f"{three_digits(workload.bytes / 1e6)} MB",

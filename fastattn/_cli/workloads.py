@@ -70,6 +70,7 @@ class Workload:
             length = f"Sq{self.n_queries} Sk{self.n_keys}"
         size = f"{'U' if self.is_additive else 'D'}{self.head_size}"
         ends = " causal" * self.is_causal + ", keys prepared" * self.has_prepared_keys
+        ends += f" {self.dtype}" * (self.dtype != "float32")
         return f"B{self.batch} {heads} {length} {size}{ends}"
 
     @property
