@@ -11,7 +11,7 @@ enum fa_status {
     FA_BROKEN_CONTRACT /* our own layers disagree: a bug of fastattn, never of the user */
 };
 
-/* Element types.  Kernels exist for FA_F32; masks and biases may have any of them. */
+/* Element types.  Masks and biases may have any of them, all others all but FA_BOOL. */
 enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_BOOL };
 
 #endif

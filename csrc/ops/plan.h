@@ -32,17 +32,20 @@ void fa_plan_whole_heads(fa_plan *plan);
 /* The factors of the call in the units of the kernels. */
 void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 
+/* Bytes of one number of a type. */
+int fa_type_bytes(int type);
+
 /* Where things lie in the scratch of one thread, in bytes, each 64-byte aligned. */
 typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */
     size_t part_max, part_sum, part_o;   /* the state of one chunk, where there are several */
-    size_t scores, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
+    size_t scores, alpha, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
     size_t size;                /* the last offset */
-    int64_t q_stride, o_stride; /* elements */
+    int64_t q_stride, o_stride; /* reals */
     int s_stride;
 } fa_layout;
 
-/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each; the last of
+/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many reals of each; the last of
  * the sums is that of |a|, the one before it what rounding took from all others. */
 typedef struct fa_factors {
     int64_t n_rows, n_minus_2a, n_sums;

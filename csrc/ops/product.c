@@ -37,7 +37,7 @@ static void product_task(void *ctx, int64_t index, fa_worker *worker) {
 }
 
 int fa_product(const fa_product_desc *d) {
-    job j = {.desc = d, .kernels = fa_backend_get(d->exec.backend)};
+    job j = {.desc = d, .kernels = fa_backend_get(d->exec.backend, FA_F32)};
     if (!j.kernels || d->exec.n_threads < 1) return FA_BROKEN_CONTRACT;
     j.n_blocks = fa_ceil_div(d->n_cols, j.kernels->nr);
     int64_t n_tasks = j.n_blocks * fa_ceil_div(d->n_rows, TASK_ROWS);

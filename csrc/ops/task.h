@@ -16,10 +16,10 @@ typedef struct fa_job {
     fa_scoring scoring;
     int n_threads; /* that may take part */
     char *scratch; /* layout.size bytes per slot */
-    const float
-        *factors; /* additive scores: fa_plan_factors(desc).n_rows rows of minus_2a, a_sums */
-    float
-        *partial; /* split_keys: per task rows * (o_stride + 2): outputs, then maxima, then sums */
+    /* Of reals.  Additive scores: fa_plan_factors(desc).n_rows rows of minus_2a, a_sums; split_keys: per
+     * task rows * (o_stride + 2): outputs, then maxima, then sums. */
+    const char *factors;
+    char *partial;
 } fa_job;
 
 /* One task: its place in the call, and the scratch of the thread that runs it. */
@@ -34,7 +34,9 @@ typedef struct fa_task {
     char *query, *out, *term[2];
     int64_t key_lo, key_hi; /* keys that any row may see, by range */
     fa_row *rows;
-    float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
+    /* Of reals. */
+    char *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *alpha, *k_panels,
+        *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
     fa_additive_keys own_keys;  /* additive scores: where tiles are packed; */
     fa_additive_keys packed;    /* or all keys, packed before */
@@ -58,10 +60,12 @@ void *fa_task_out(const fa_task *t, int i);
 int64_t fa_task_flat_row(const fa_task *t, int i);
 
 /* The lse of row i, and its weights for key 0. */
-float *fa_task_lse(const fa_task *t, int i);
+void *fa_task_lse(const fa_task *t, int i);
 char *fa_task_weights(const fa_task *t, int i);
 
-/* Bytes of one number of a type. */
-int fa_type_bytes(int type);
+/* Reals of the task: `n` of them after `from`. */
+FA_INLINE char *fa_task_reals(const fa_task *t, char *from, int64_t n) {
+    return from + n * t->job->kernels->real_bytes;
+}
 
 #endif

@@ -3,13 +3,16 @@
  * Used by ops/sdpa.c.  It finishes nothing: the states it leaves become outputs there. */
 #include "ops/visit.h"
 
-void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, float *row_sum,
-                    float *o) {
-    size_t stride = (size_t)t->job->layout.o_stride;
+#include "ops/real.h"
+
+void fa_clear_state(const fa_task *t, int first, int n_rows, char *row_max, char *row_sum,
+                    char *o) {
+    const int bytes = t->job->kernels->real_bytes;
+    size_t o_bytes = (size_t)t->job->layout.o_stride * (size_t)bytes;
     for (int i = first; i < first + n_rows; i++) {
-        row_max[i] = -INFINITY;
-        row_sum[i] = 0.0f;
-        memset(o + (size_t)i * stride, 0, stride * sizeof *o);
+        fa_real_put(row_max, i, -INFINITY, bytes);
+        fa_real_put(row_sum, i, 0.0, bytes);
+        memset(o + (size_t)i * o_bytes, 0, o_bytes);
     }
 }
 
@@ -18,7 +21,7 @@ static void copy_visible_values(const fa_task *t, const char *values, int n_keys
     const fa_sdpa_desc *d = t->job->desc;
     size_t item = (size_t)fa_type_bytes(d->value.type), bytes = (size_t)d->v_size * item;
     for (int j = 0; j < n_keys; j++) {
-        char *to = (char *)t->v_panels + (size_t)j * (size_t)t->job->layout.o_stride * item;
+        char *to = t->v_panels + (size_t)j * (size_t)t->job->layout.o_stride * item;
         if (t->hidden[j])
             memset(to, 0, bytes);
         else
@@ -49,9 +52,9 @@ static int is_on_scores(fa_visit_mode mode) {
 static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
     int type = t->job->desc->out.type, item = fa_type_bytes(type);
     for (int i = 0; i < tile->n_rows; i++)
-        t->job->kernels->typed[type].store_row(tile->s + (int64_t)i * tile->s_stride, tile->n_keys,
-                                               fa_task_weights(t, first + i) +
-                                                   tile->key_first * item);
+        t->job->kernels->typed[type].store_row(
+            fa_task_reals(t, tile->s, (int64_t)i * tile->s_stride), tile->n_keys,
+            fa_task_weights(t, first + i) + tile->key_first * item);
 }
 
 /* Whether any of the rows may see one of the keys. */
@@ -91,14 +94,13 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             k->hidden_keys(&j->scoring, &t->rows[first], key, n, t->hidden);
             hidden = t->hidden;
         }
-        const float *panels = t->k_panels;
+        const char *panels = t->k_panels;
         const uint8_t *reach = t->own_keys.reach;
         if (d->packed_keys) {
-            panels = t->packed.panels + key * key_size;
+            panels = fa_task_reals(t, t->packed.panels, key * key_size);
             reach = t->packed.reach + key;
         } else if (additive) {
-            k->pack_additive_keys((const float *)(const void *)keys, d->key.row_stride, n,
-                                  (int)d->qk_size, t->own_keys);
+            k->pack_additive_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->own_keys);
         } else if (!in_place) {
             of_keys->pack_keys(keys, d->key.row_stride, n, (int)d->qk_size, t->k_panels);
         }
@@ -106,7 +108,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             if (!on_scores) of_values->pack_values(values, v_row, n, v_size, hidden, t->v_panels);
         } else if (hidden) {
             copy_visible_values(t, values, n);
-            values = (const char *)t->v_panels;
+            values = t->v_panels;
             v_row = l->o_stride;
         }
         for (int block = first / block_rows * block_rows; block < first + n_rows;
@@ -121,13 +123,13 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .key_first = key + begin,
                 .qk_size = (int)d->qk_size,
                 .v_size = v_size,
-                .q = t->q + row * l->q_stride,
+                .q = fa_task_reals(t, t->q, row * l->q_stride),
                 .q_stride = l->q_stride,
-                .k = keys_in_place ? (const void *)(keys + begin * t->key_bytes)
-                                   : panels + begin * key_size,
+                .k = keys_in_place ? keys + begin * t->key_bytes
+                                   : panels + begin * key_size * k->real_bytes,
                 .k_stride = d->key.row_stride,
-                .v = in_place ? (const void *)(values + begin * v_row * v_item)
-                              : t->v_panels + (int64_t)begin * k->nr,
+                .v = in_place ? values + begin * v_row * v_item
+                              : fa_task_reals(t, t->v_panels, (int64_t)begin * k->nr),
                 .v_stride = in_place ? v_row : (int64_t)n * k->nr,
                 .k_item = fa_type_bytes(d->key.type),
                 .v_item = v_item,
@@ -136,22 +138,21 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .rows = t->rows + row,
                 .s = t->scores,
                 .s_stride = l->s_stride,
-                .row_max = (on_scores ? t->row_max : t->part_max) + row,
-                .row_sum = (on_scores ? t->row_sum : t->part_sum) + row,
-                .o = t->part_o + row * l->o_stride,
+                .row_max = fa_task_reals(t, on_scores ? t->row_max : t->part_max, row),
+                .row_sum = fa_task_reals(t, on_scores ? t->row_sum : t->part_sum, row),
+                .o = fa_task_reals(t, t->part_o, row * l->o_stride),
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
                 .reach = reach + begin,
-                .raw_k = (const float *)(const void *)(keys + begin * t->key_bytes),
+                .raw_k = keys + begin * t->key_bytes,
                 .raw_k_stride = d->key.row_stride,
                 .picks = t->picks + row,
                 .draws = t->draws + row,
             };
             (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
             if (!on_scores) {
-                float alpha[FA_MAX_ROW_BLOCK];
-                k->softmax(&tile, alpha);
-                (in_place ? of_values->values : k->add_values)(&tile, alpha);
+                k->softmax(&tile, t->alpha);
+                (in_place ? of_values->values : k->add_values)(&tile, t->alpha);
                 continue;
             }
             k->finish_scores(&tile);
@@ -189,8 +190,12 @@ static void visit_range(const fa_task *t, int first, int n_rows, int64_t lo, int
         visit_chunk(t, first, n_rows, lo, hi, chunk, mode);
         if (!several || is_on_scores(mode)) continue;
         for (int i = first; i < first + n_rows; i++)
-            t->job->kernels->merge_row(&t->row_max[i], &t->row_sum[i], t->o + i * l->o_stride,
-                                       t->part_max[i], t->part_sum[i], t->part_o + i * l->o_stride,
+            t->job->kernels->merge_row(fa_task_reals(t, t->row_max, i),
+                                       fa_task_reals(t, t->row_sum, i),
+                                       fa_task_reals(t, t->o, i * l->o_stride),
+                                       fa_task_reals(t, t->part_max, i),
+                                       fa_task_reals(t, t->part_sum, i),
+                                       fa_task_reals(t, t->part_o, i * l->o_stride),
                                        (int)l->o_stride);
     }
 }
