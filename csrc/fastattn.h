@@ -48,9 +48,9 @@ typedef struct fa_sdpa_desc {
     /* FA_F64 all four, or FA_F32, FA_F16 or FA_BF16 each; col_stride 1.  Reals, below, are doubles in
      * the first case and floats in the second. */
     fa_array query, key, value, out;
-    fa_array attn_mask, bias;        /* (*lead, n_q_heads, n_queries, n_keys) or absent */
-    void *lse;                       /* reals: C-contiguous (*lead, n_q_heads, n_queries) or NULL */
-    int64_t lse_head_stride;         /* 0: n_queries */
+    fa_array attn_mask, bias; /* (*lead, n_q_heads, n_queries, n_keys) or absent */
+    void *lse;                /* reals: C-contiguous (*lead, n_q_heads, n_queries) or NULL */
+    int64_t lse_head_stride;  /* 0: n_queries */
     void *weights; /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
@@ -107,8 +107,8 @@ int fa_varlen(const fa_varlen_desc *desc);
 /* Partial results over disjoint keys become the result over all of them: exact, with weights e^lse.  All
  * arrays are C-contiguous; a part with lse -inf in a row adds nothing there, whatever its out holds. */
 typedef struct fa_merge_part {
-    const void *out;  /* (n_rows, size), of the type of the result */
-    const void *lse;  /* (n_rows,) reals: doubles for FA_F64, else floats */
+    const void *out; /* (n_rows, size), of the type of the result */
+    const void *lse; /* (n_rows,) reals: doubles for FA_F64, else floats */
 } fa_merge_part;
 typedef struct fa_merge_desc {
     fa_exec exec;

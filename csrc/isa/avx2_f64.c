@@ -16,5 +16,6 @@ FA_REGION_BEGIN("avx2,fma")
 #include "kernels/all.tmpl.h"
 FA_REGION_END
 #else
-typedef int fa_isa_avx2_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
+typedef int
+    fa_isa_avx2_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
 #endif

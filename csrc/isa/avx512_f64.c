@@ -22,5 +22,6 @@ FA_REGION_BEGIN(FA_TARGET)
 #include "kernels/all.tmpl.h"
 FA_REGION_END
 #else
-typedef int fa_isa_avx512_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
+typedef int
+    fa_isa_avx512_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
 #endif

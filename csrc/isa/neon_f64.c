@@ -14,5 +14,6 @@
 
 #include "kernels/all.tmpl.h"
 #else
-typedef int fa_isa_neon_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
+typedef int
+    fa_isa_neon_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
 #endif

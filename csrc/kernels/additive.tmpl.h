@@ -45,14 +45,15 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
     const int n = (int)fa_round_up(t->qk_size, 2);
     vf total[FA_ADDITIVE_MR][FA_NV];
     for (int r = 0; r < mr; r++)
-        for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(*(const fa_real *)t->rows[i + r].a_rest);
+        for (int v = 0; v < FA_NV; v++)
+            total[r][v] = vf_set1(*(const fa_real *)t->rows[i + r].a_rest);
     for (int begin = 0; begin < n; begin += FA_ADDITIVE_BLOCK) {
         int end = fa_min(n, begin + FA_ADDITIVE_BLOCK);
         vf sum[FA_ADDITIVE_MR][FA_NV];
         for (int r = 0; r < mr; r++)
             for (int v = 0; v < FA_NV; v++)
-                sum[r][v] = vf_set1(
-                    ((const fa_real *)t->rows[i + r].a_sums)[begin / FA_ADDITIVE_BLOCK]);
+                sum[r][v] =
+                    vf_set1(((const fa_real *)t->rows[i + r].a_sums)[begin / FA_ADDITIVE_BLOCK]);
         for (int u = begin; u < end; u += 2) {
             const fa_real *f = panel + (int64_t)u * FA_NR;
             vf f1[FA_NV], f2[FA_NV];

@@ -48,11 +48,15 @@ static double careful_cosine(const fa_careful *c, const fa_real *q, const fa_rea
     return dot / sqrt(square);
 }
 
-/* The scale comes first, as in the fast path: a product without it may be beyond the range. */
+/* scale * (q . k); of doubles, products may leave the range that they do not leave if the scale comes
+ * first, as in the fast path. */
 static double careful_dot(const fa_careful *c, const fa_real *q, const fa_real *k) {
-    double dot = 0.0;
-    for (int d = 0; d < c->qk_size; d++) dot += q[d] * c->scoring->scale * k[d];
-    return dot;
+    const double scale = c->scoring->scale;
+    double dot = 0.0, other = 0.0;
+    for (int d = 0; d < c->qk_size; d++) dot += (double)q[d] * k[d];
+    if (fabs(dot) <= DBL_MAX) return dot * scale;
+    for (int d = 0; d < c->qk_size; d++) other += q[d] * scale * k[d];
+    return other;
 }
 
 static double careful_additive(const fa_careful *c, const fa_real *q, const fa_real *k) {
@@ -78,12 +82,13 @@ static double careful_score(const fa_careful *c, const fa_real *q, int64_t key, 
     double terms = 0.0, dot;
     *allowed = careful_terms(c->scoring, c->row, key, &terms);
     if (!*allowed) return 0.0;
-    const fa_real *k =
-        reals_of(c->k, c->k_type, key * c->k_stride, n, (fa_real *)c->scratch + n);
-    if (factors && factors[key] != factors[key])
+    const fa_real *k = reals_of(c->k, c->k_type, key * c->k_stride, n, (fa_real *)c->scratch + n);
+    if (factors && factors[key] != factors[key]) {
         dot = careful_cosine(c, q, k);
-    else
-        dot = (c->a ? careful_additive : careful_dot)(c, q, k) * (factors ? factors[key] : 1.0);
+    } else {
+        dot = c->a ? careful_additive(c, q, k) : careful_dot(c, q, k);
+        if (factors) dot *= factors[key];
+    }
     if (fabs(dot) > FA_REAL_MAX) dot = dot > 0.0 ? INFINITY : -INFINITY; /* as in the fast path */
     if (c->scoring->has_cap) dot = c->scoring->softcap * tanh(dot / c->scoring->softcap);
     return saturate(saturated_sum(dot, terms));
@@ -109,7 +114,8 @@ static void FA_NAME(careful_keys)(fa_careful *c, int64_t lo, int64_t hi, fa_care
         }
         double p = exp(s - c->top);
         if (pass == FA_CAREFUL_WEIGHTS) {
-            put_number(c->weights, c->out_type, j, (fa_real)(p / c->total * careful_gaussian(c, j)));
+            put_number(c->weights, c->out_type, j,
+                       (fa_real)(p / c->total * careful_gaussian(c, j)));
         } else if (pass == FA_CAREFUL_SUM) {
             c->total += p;
             p *= careful_gaussian(c, j) * FA_CAREFUL_SHRINK;
@@ -131,5 +137,6 @@ static void FA_NAME(careful_finish)(fa_careful *c) {
         /* no negative zero, as in finish_row */
         put_number(c->out, c->out_type, x, c->nan ? NAN : (fa_real)o + 0.0f);
     }
-    if (c->lse) *(fa_real *)c->lse = (fa_real)(c->total == 0.0 ? -INFINITY : c->top + log(c->total));
+    if (c->lse)
+        *(fa_real *)c->lse = (fa_real)(c->total == 0.0 ? -INFINITY : c->top + log(c->total));
 }

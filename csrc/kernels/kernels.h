@@ -24,7 +24,7 @@
 typedef struct fa_scoring {
     double unit;     /* of scores, per natural unit: log2(e), or 1 if no exponential follows */
     double q_factor; /* multiplies the query: scores come out in that unit, docs/numerics.md */
-    int has_cap;    /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
+    int has_cap;     /* score = cap_factor * tanh(score) comes first; q_factor has 1 / softcap */
     double cap_factor;
     int term_type[2];       /* enum fa_type of the bias and of the attn_mask */
     int64_t term_stride[2]; /* their step from one key to the next, in elements */
@@ -35,14 +35,15 @@ typedef struct fa_scoring {
 
 /* One query row. */
 typedef struct fa_row {
-    const char *term[2];      /* its bias and its attn_mask at key 0, or NULL */
-    double slope;             /* ALiBi, natural units; 0 = none */
-    double sink;              /* natural units; -inf = none */
-    int64_t position;         /* p = row + q_offset */
-    int64_t key_lo, key_hi;   /* keys that causality, window, center and length leave: [lo, hi) */
-    double center;            /* of the Gaussian */
-    int is_alone;             /* shares too few keys with its neighbours: see ops/task.c */
-    const void *key_factors;  /* NULL, or a real for each key, by which scores are multiplied; NaN: 1 / |key| */
+    const char *term[2];    /* its bias and its attn_mask at key 0, or NULL */
+    double slope;           /* ALiBi, natural units; 0 = none */
+    double sink;            /* natural units; -inf = none */
+    int64_t position;       /* p = row + q_offset */
+    int64_t key_lo, key_hi; /* keys that causality, window, center and length leave: [lo, hi) */
+    double center;          /* of the Gaussian */
+    int is_alone;           /* shares too few keys with its neighbours: see ops/task.c */
+    const void *
+        key_factors; /* NULL, or a real for each key, by which scores are multiplied; NaN: 1 / |key| */
     /* Additive scores: the row's attention_v times -2, its sums over FA_ADDITIVE_BLOCK numbers each,
      * what their rounding took in all (and the sum of |a|), the original, and how far the query lies
      * out (enum fa_reach).  All of them reals. */

@@ -51,8 +51,8 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     return 0;
 }
 
-static int FA_NAME(probe)(const char *op, const void *first, const void *second,
-                          const void *third, void *result, int64_t n) {
+static int FA_NAME(probe)(const char *op, const void *first, const void *second, const void *third,
+                          void *result, int64_t n) {
     const fa_real *a = first, *b = second, *c = third;
     fa_real *out = result;
     vf r = vf_set1(0.0f);

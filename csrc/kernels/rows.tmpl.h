@@ -57,6 +57,5 @@ static int FA_TYPED(finish_row)(void *row_max, void *row_sum, const void *row_o,
         else
             ve_store_part(out + c, x, v_size - c);
     }
-    return fa_real_abs(*m) <= FA_REAL_MAX && *l > 0.0f && *l <= FA_REAL_MAX &&
-           vf_hsum(bad) == 0.0f;
+    return fa_real_abs(*m) <= FA_REAL_MAX && *l > 0.0f && *l <= FA_REAL_MAX && vf_hsum(bad) == 0.0f;
 }

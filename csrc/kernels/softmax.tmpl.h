@@ -99,8 +99,7 @@ static void FA_NAME(softmax)(const fa_tile *t, void *factors) {
         vf_store_part(top + i, base, n_lanes);
         vf_store_part(alpha + i, vf_exp2(vf_sub(old, base)), n_lanes);
     }
-    for (int i = 0; i < t->n_rows; i++)
-        sum[i] = row_exp2(scores_of(t, i), n, top[i]);
+    for (int i = 0; i < t->n_rows; i++) sum[i] = row_exp2(scores_of(t, i), n, top[i]);
     if (t->scoring->gauss != 0.0)
         for (int i = 0; i < t->n_rows; i++) apply_gaussian(t, i);
     for (int i = 0; i < t->n_rows; i += VF_LANES) {

@@ -25,8 +25,8 @@ FA_INLINE void block_product(int mr, const fa_real *a, int64_t a_stride, const f
 }
 
 /* s[i, 0..NR) = q[i] . panel, for mr rows (mr is a literal at every call). */
-FA_INLINE void score_rows(int mr, const fa_real *q, int64_t q_stride, const fa_real *panel, int qk_size,
-                          const char *lines, fa_real *s, int s_stride) {
+FA_INLINE void score_rows(int mr, const fa_real *q, int64_t q_stride, const fa_real *panel,
+                          int qk_size, const char *lines, fa_real *s, int s_stride) {
     vf c[FA_MR][FA_NV];
     block_product(mr, q, q_stride, panel, FA_NR, qk_size, lines, c);
     for (int i = 0; i < mr; i++)

@@ -64,10 +64,10 @@ int fa_additive_pack(int backend, int type, const void *key, int64_t row_stride,
     fa_additive_keys to = fa_additive_split(k, packed, n_keys, u_size);
     fa_fpenv env = fa_fpenv_enter();
     for (int64_t j = 0; j < n_keys; j += piece) {
-        fa_additive_keys part = {
-            (char *)to.panels + j * fa_round_up(u_size, 2) * k->real_bytes, to.reach + j};
-        k->pack_additive_keys((const char *)key + j * row_stride * k->real_bytes, row_stride, (int)fa_min64(piece, n_keys - j),
-                              (int)u_size, part);
+        fa_additive_keys part = {(char *)to.panels + j * fa_round_up(u_size, 2) * k->real_bytes,
+                                 to.reach + j};
+        k->pack_additive_keys((const char *)key + j * row_stride * k->real_bytes, row_stride,
+                              (int)fa_min64(piece, n_keys - j), (int)u_size, part);
     }
     fa_fpenv_leave(&env);
     return FA_OK;

@@ -7,7 +7,8 @@
 #include "base/pool.h"
 #include "isa/isa_list.h"
 
-#define FA_DECLARE(name, needs) extern const fa_kernels fa_kernels__##name, fa_kernels__##name##_f64;
+#define FA_DECLARE(name, needs) \
+    extern const fa_kernels fa_kernels__##name, fa_kernels__##name##_f64;
 FA_ISA_LIST(FA_DECLARE)
 
 typedef struct entry {

@@ -60,8 +60,8 @@ int fa_merge(const fa_merge_desc *d) {
     int64_t n_tasks = fa_ceil_div(d->n_rows, j.task_rows);
     double cost = (double)d->n_rows * (double)d->n_parts * ((double)d->size * 0.2 + 40.0);
     int n_threads = fa_useful_threads(cost, n_tasks, d->exec.n_threads);
-    j.scratch = fa_take_scratch(
-        0, (size_t)fa_round_up(d->size, FA_ALIGN) * (size_t)j.real_bytes, &n_threads);
+    j.scratch = fa_take_scratch(0, (size_t)fa_round_up(d->size, FA_ALIGN) * (size_t)j.real_bytes,
+                                &n_threads);
     if (!j.scratch) return FA_NO_MEMORY;
     int status = fa_pool_run(n_tasks, merge_task, &j, n_threads, d->exec.interrupted);
     fa_scratch_give(j.scratch);

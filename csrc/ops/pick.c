@@ -23,7 +23,7 @@ static void walk(const fa_task *t) {
 
 /* Whether scores and sums stayed finite; where only the largest score was looked for, the sum is 0. */
 static int is_found(const fa_task *t, int i) {
-    int bytes = t->job->kernels->real_bytes;
+    int bytes = t->real_bytes;
     double sum = fa_real_at(t->row_sum, i, bytes), top = fa_real_at(t->row_max, i, bytes);
     int sum_is_good = t->job->desc->draws ? sum > 0.0 && sum <= DBL_MAX : sum == 0.0;
     return fabs(top) <= DBL_MAX && sum_is_good;
@@ -32,7 +32,7 @@ static int is_found(const fa_task *t, int i) {
 static void fill_with_nan(const fa_task *t, void *out) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t item = fa_type_bytes(d->out.type);
-    fa_real_put(t->scores, 0, NAN, t->job->kernels->real_bytes);
+    fa_real_put(t->scores, 0, NAN, t->real_bytes);
     for (int64_t x = 0; x < d->v_size; x++)
         t->job->kernels->typed[d->out.type].store_row(t->scores, 1, (char *)out + x * item);
 }

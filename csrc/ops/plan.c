@@ -47,7 +47,8 @@ static void cut_decode(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
     p->rows_per_task = fa_max64(1, p->n_rows);
-    p->key_tile = DECODE_TILE * (fa_type_bytes(d->key.type) == 2 ? 2 : 1); /* as many bytes */
+    int is_half = d->key.type == FA_F16 || d->key.type == FA_BF16;
+    p->key_tile = DECODE_TILE * (is_half ? 2 : 1); /* as many bytes */
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
     p->split_keys = may_split(d, k, p);
@@ -137,12 +138,6 @@ void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
     sc->term_type[1] = d->attn_mask.type;
     sc->term_stride[0] = d->bias.col_stride;
     sc->term_stride[1] = d->attn_mask.col_stride;
-}
-
-int fa_type_bytes(int type) {
-    static const int bytes[] = {
-        [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
-    return bytes[type];
 }
 
 static size_t take(size_t *at, size_t count, size_t item_bytes) {

@@ -32,9 +32,6 @@ void fa_plan_whole_heads(fa_plan *plan);
 /* The factors of the call in the units of the kernels. */
 void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 
-/* Bytes of one number of a type. */
-int fa_type_bytes(int type);
-
 /* Where things lie in the scratch of one thread, in bytes, each 64-byte aligned. */
 typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */

@@ -23,7 +23,7 @@ static int finish_row(const fa_task *t, int i) {
  * clean data), and, if that was not it, in double. */
 static void finish_rows(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
-    const int bytes = t->job->kernels->real_bytes;
+    const int bytes = t->real_bytes;
     uint8_t *done = t->finished;
     if (fa_pool_poll(t->worker)) return; /* given up: the state may be incomplete */
     for (int i = 0; i < t->n_rows; i++) {
@@ -36,8 +36,8 @@ static void finish_rows(const fa_task *t) {
             sum = fa_real_at(t->row_sum, i, bytes);
         }
         if (done[i] && d->lse)
-            fa_real_put(fa_task_lse(t, i), 0,
-                        fa_real_at(t->row_max, i, bytes) * FA_LN2 + log(sum), bytes);
+            fa_real_put(fa_task_lse(t, i), 0, fa_real_at(t->row_max, i, bytes) * FA_LN2 + log(sum),
+                        bytes);
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
@@ -108,8 +108,8 @@ static void merge_task(void *ctx, int64_t head, fa_worker *worker) {
         char *o = partial_state(j, head, chunk), *row_max = fa_task_reals(&t, o, n * stride);
         for (int i = 0; i < t.n_rows; i++)
             j->kernels->merge_row(fa_task_reals(&t, t.row_max, i), fa_task_reals(&t, t.row_sum, i),
-                                  fa_task_reals(&t, t.o, i * stride),
-                                  fa_task_reals(&t, row_max, i), fa_task_reals(&t, row_max, n + i),
+                                  fa_task_reals(&t, t.o, i * stride), fa_task_reals(&t, row_max, i),
+                                  fa_task_reals(&t, row_max, n + i),
                                   fa_task_reals(&t, o, i * stride), (int)stride);
     }
     finish_rows(&t);

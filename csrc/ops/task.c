@@ -8,6 +8,12 @@
 
 enum { SHORT_WINDOW = 32 }; /* so many keys more cost little, whichever way they are taken */
 
+int fa_type_bytes(int type) {
+    static const int bytes[] = {
+        [FA_F32] = 4, [FA_F64] = 8, [FA_F16] = 2, [FA_BF16] = 2, [FA_BOOL] = 1};
+    return bytes[type];
+}
+
 static char *lead_offset(const fa_sdpa_desc *d, const fa_array *a, int64_t batch) {
     char *p = a->data;
     for (int x = d->n_lead - 1; x >= 0; x--) {
@@ -65,7 +71,7 @@ char *fa_task_weights(const fa_task *t, int i) {
 static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     fa_factors f = fa_plan_factors(d);
-    const int bytes = t->job->kernels->real_bytes;
+    const int bytes = t->real_bytes;
     const char *factors =
         t->job->factors + (f.n_rows > 1 ? head : 0) * (f.n_minus_2a + f.n_sums) * bytes;
     row->a = (const char *)d->attention_v + head * d->attention_v_stride * bytes;
@@ -83,7 +89,7 @@ static int64_t to_index(double x) {
 static void describe_row(const fa_task *t, int i, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     const fa_array *terms[2] = {&d->bias, &d->attn_mask};
-    const int bytes = t->job->kernels->real_bytes;
+    const int bytes = t->real_bytes;
     int64_t query, in_group = split_row(t, i, &query);
     int64_t head = t->kv_head * t->job->plan.group + in_group;
     int64_t p = query + (d->q_offsets ? d->q_offsets[t->batch] : d->q_offset);
@@ -131,8 +137,7 @@ static void mark_scattered(fa_task *t) {
 /* Packed keys lie as the key itself would if it were compact: its own leading axes, then its heads. */
 static fa_additive_keys packed_keys_of(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
-    int64_t bytes =
-        fa_additive_packed_bytes(d->exec.backend, d->key.type, d->n_keys, d->qk_size);
+    int64_t bytes = fa_additive_packed_bytes(d->exec.backend, d->key.type, d->n_keys, d->qk_size);
     int64_t entry = 0, step = 1, batch = t->batch;
     for (int x = d->n_lead - 1; x >= 0; x--) {
         if (d->key.lead_bytes[x] != 0) { /* a broadcast axis was packed once */
@@ -154,7 +159,7 @@ static void make_exponentials(const fa_task *t, const void *query, void *e, fa_r
     row->query = query;
     row->reach = k->additive_row(query, (int)d->qk_size, e);
     int is_few_or_many = d->qk_size <= FA_ADDITIVE_FEW || d->qk_size > FA_ADDITIVE_MOST;
-    double volume = fa_real_at(row->a_rest, 1, k->real_bytes);
+    double volume = fa_real_at(row->a_rest, 1, t->real_bytes);
     if (is_few_or_many || volume > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
@@ -164,6 +169,7 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     char *base = j->scratch + (size_t)fa_worker_slot(worker) * l->size;
     t->job = j;
     t->worker = worker;
+    t->real_bytes = j->kernels->real_bytes;
     t->batch = head / d->n_kv_heads;
     t->kv_head = head % d->n_kv_heads;
     t->first_row = row_task * j->plan.rows_per_task;

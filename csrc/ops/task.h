@@ -26,6 +26,7 @@ typedef struct fa_job {
 typedef struct fa_task {
     const fa_job *job;
     fa_worker *worker;
+    int real_bytes; /* those of the kernels */
     int64_t batch, kv_head, first_row;
     int n_rows;
     const char *key, *value;        /* key 0 of this batch entry and kv head */
@@ -63,9 +64,12 @@ int64_t fa_task_flat_row(const fa_task *t, int i);
 void *fa_task_lse(const fa_task *t, int i);
 char *fa_task_weights(const fa_task *t, int i);
 
+/* Bytes of one number of a type. */
+int fa_type_bytes(int type);
+
 /* Reals of the task: `n` of them after `from`. */
 FA_INLINE char *fa_task_reals(const fa_task *t, char *from, int64_t n) {
-    return from + n * t->job->kernels->real_bytes;
+    return from + n * t->real_bytes;
 }
 
 #endif

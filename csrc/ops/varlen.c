@@ -111,8 +111,7 @@ static double make_parts(run *r, part *parts, fa_fpenv *env) {
 }
 
 int fa_varlen(const fa_varlen_desc *desc) {
-    run r = {.desc = desc,
-             .kernels = fa_backend_get(desc->call.exec.backend, desc->call.out.type)};
+    run r = {.desc = desc, .kernels = fa_backend_get(desc->call.exec.backend, desc->call.out.type)};
     if (!r.kernels || desc->call.exec.n_threads < 1) return FA_BROKEN_CONTRACT;
     if (desc->n_sequences == 0 || desc->call.n_q_heads == 0) return FA_OK;
     part *parts = fa_scratch_take((size_t)desc->n_sequences * sizeof *parts);

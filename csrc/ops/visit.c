@@ -7,7 +7,7 @@
 
 void fa_clear_state(const fa_task *t, int first, int n_rows, char *row_max, char *row_sum,
                     char *o) {
-    const int bytes = t->job->kernels->real_bytes;
+    const int bytes = t->real_bytes;
     size_t o_bytes = (size_t)t->job->layout.o_stride * (size_t)bytes;
     for (int i = first; i < first + n_rows; i++) {
         fa_real_put(row_max, i, -INFINITY, bytes);
@@ -190,13 +190,11 @@ static void visit_range(const fa_task *t, int first, int n_rows, int64_t lo, int
         visit_chunk(t, first, n_rows, lo, hi, chunk, mode);
         if (!several || is_on_scores(mode)) continue;
         for (int i = first; i < first + n_rows; i++)
-            t->job->kernels->merge_row(fa_task_reals(t, t->row_max, i),
-                                       fa_task_reals(t, t->row_sum, i),
-                                       fa_task_reals(t, t->o, i * l->o_stride),
-                                       fa_task_reals(t, t->part_max, i),
-                                       fa_task_reals(t, t->part_sum, i),
-                                       fa_task_reals(t, t->part_o, i * l->o_stride),
-                                       (int)l->o_stride);
+            t->job->kernels->merge_row(
+                fa_task_reals(t, t->row_max, i), fa_task_reals(t, t->row_sum, i),
+                fa_task_reals(t, t->o, i * l->o_stride), fa_task_reals(t, t->part_max, i),
+                fa_task_reals(t, t->part_sum, i), fa_task_reals(t, t->part_o, i * l->o_stride),
+                (int)l->o_stride);
     }
 }
 

@@ -56,8 +56,7 @@ FA_INLINE vf vf_copysign(vf a, vf b) { return fa_real_copysign(a, b); }
  * The low bits of a + 2^23 * 1.5 + 126 are n + 126, in two's complement: the exponent of 2^(n - 1);
  * those of a + 2^52 * 1.5 + 1022 for doubles. */
 FA_INLINE vf vf_fraction(vf a, vf *half_pow2) {
-    const fa_real magic =
-        (fa_real)(3 * ((int64_t)1 << (FA_REAL_DIGITS - 2)) + 1 - FA_REAL_MIN_EXP);
+    const fa_real magic = (fa_real)(3 * ((int64_t)1 << (FA_REAL_DIGITS - 2)) + 1 - FA_REAL_MIN_EXP);
     union {
         fa_real f;
         fa_real_bits u;
