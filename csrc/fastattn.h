@@ -131,11 +131,12 @@ int fa_additive_pack(int backend, int type, const void *key, int64_t row_stride,
  * many rows there are.  out overlaps nothing; size and n_cols fit an int. */
 typedef struct fa_product_desc {
     fa_exec exec;
-    const float *rows; /* (n_rows, size), row_stride apart */
+    int type;         /* of all arrays: FA_F32 or FA_F64 */
+    const void *rows; /* (n_rows, size), row_stride apart */
     int64_t row_stride, n_rows, size;
-    const float *weight; /* C-contiguous (size, n_cols) */
+    const void *weight; /* C-contiguous (size, n_cols) */
     int64_t n_cols;
-    float *out; /* C-contiguous (n_rows, n_cols) */
+    void *out; /* C-contiguous (n_rows, n_cols) */
 } fa_product_desc;
 int fa_product(const fa_product_desc *desc);
 

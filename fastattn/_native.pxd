@@ -87,11 +87,12 @@ cdef extern from "fastattn.h" nogil:
 
     ctypedef struct fa_product_desc:
         fa_exec exec "exec"
-        const float *rows
+        int type
+        const void *rows
         int64_t row_stride, n_rows, size
-        const float *weight
+        const void *weight
         int64_t n_cols
-        float *out
+        void *out
 
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
     int fa_varlen(const fa_varlen_desc *desc) noexcept

@@ -247,8 +247,9 @@ def merge(outs, lses, out, lse, str name, int n_threads):
 
 
 def product(rows, weight, out, str name, int n_threads):
-    """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
-    one element along their last axis, weight and out (of any shape) are C-contiguous."""
+    """Write rows (n, size) @ weight (size, columns) to `out`: all float32 or all float64, native,
+    aligned; rows step by one element along their last axis, weight and out (of any shape) are
+    C-contiguous."""
     cdef fa_product_desc d
     cdef cnp.ndarray a = rows
     cdef cnp.ndarray w = weight
@@ -258,11 +259,12 @@ def product(rows, weight, out, str name, int n_threads):
     d.exec = executor(name, n_threads)
     if PyThread_get_thread_ident() == main_thread:
         d.exec.interrupted = interrupted
-    d.rows = <const float *> data_of(a)
-    d.row_stride = cnp.PyArray_STRIDES(a)[0] // 4
+    d.type = FA_F64 if cnp.PyArray_ITEMSIZE(a) == 8 else FA_F32
+    d.rows = data_of(a)
+    d.row_stride = cnp.PyArray_STRIDES(a)[0] // cnp.PyArray_ITEMSIZE(a)
     d.size = cnp.PyArray_DIMS(a)[1]
-    d.weight = <const float *> data_of(w)
-    d.out = <float *> data_of(out)
+    d.weight = data_of(w)
+    d.out = data_of(out)
     with nogil:
         status = fa_product(&d)
     raise_status(status)

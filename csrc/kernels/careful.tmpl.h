@@ -30,7 +30,7 @@ static double largest_of(const fa_real *k, int n) {
     double top = 0.0;
     for (int d = 0; d < n; d++) {
         double size = fabs((double)k[d]);
-        if (!(size <= top)) top = size;
+        if (size > top || size != size) top = size;
     }
     return top;
 }
