@@ -89,10 +89,9 @@ def test_sixteen_digits(backend, rng, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_additive_to_sixteen_digits(backend, rng, shape):
-    for hidden in (16, 33, 300):
-        given = case(rng, D, queries=shape[0], keys=shape[1], hidden=hidden)
-        check_additive(**given)
-        given["attention_v"] = given["attention_v"] / hidden
+    for hidden in (16, 33, 300) if shape[0] < 9 else (33,):
+        given = case(rng, D, lead=(), heads=1, queries=shape[0], keys=shape[1], hidden=hidden)
+        given["attention_v"] /= hidden
         out = check_additive(**given)
         given = {name: x.astype(np.longdouble) for name, x in given.items()}
         both = (given["query"] @ given["query_weight"])[..., :, None, :]
@@ -104,7 +103,7 @@ def test_additive_to_sixteen_digits(backend, rng, shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_terms_of_other_dtypes_keep_their_digits(backend, rng, shape):
-    """Biases, slopes and sinks of float64 are not rounded on their way, those of others are exact."""
+    """Biases, slopes and sinks of float64 are not rounded on their way, others are exact."""
     queries, keys = shape
     q, k, v = qkv(rng, D, queries=queries, keys=keys)
     bias = 1.0 + 1e-12 * draw(rng, (queries, keys), D)

@@ -98,7 +98,8 @@ def test_hidden_keys_may_lie_on_forbidden_pages(backend, rng, real, fence):
         run(
             fence, q, k, v, rng.random((queries, keys)) < 0.7, bias=draw(rng, (4, 1, keys)),
             kv_lengths=np.array([keys, keys // 2]), q_offset=np.array([0, keys - queries]),
-            alibi_slopes=draw(rng, (2, 4), real), sinks=draw(rng, 4, real), window=(keys // 3, 2), softcap=3.0,
+            alibi_slopes=draw(rng, (2, 4), real), sinks=draw(rng, 4, real),
+            window=(keys // 3, 2), softcap=3.0,
         )  # fmt: skip
 
 
