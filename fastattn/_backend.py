@@ -254,8 +254,9 @@ def merge(
 
 
 def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:
-    """Write ``rows @ weight`` of float32 or float64 matrices to compact memory, with bits that do not depend
-    on how many rows there are. False, and nothing is done, where nothing is compiled for that."""
+    """Write ``rows @ weight`` of float32 or float64 matrices to compact memory, with bits that do
+    not depend on how many rows there are. False, and nothing is done, where nothing is compiled
+    for that."""
     name = get_backend()
     if _native is None or name == "numpy":
         return False
