@@ -1027,8 +1027,10 @@ static void test_additive(void) {
     static const float spreads[] = {1e-3f, 1.0f, 12.0f, 100.0f};
     for (int x = 0; x < N_ELEMENTS(spreads); x++)
         for (int packed = 0; packed < 2; packed++)
-            for (int n_queries = 1; n_queries < 60; n_queries += is_double() ? 26 : 13)
+            for (int n_queries = 1; n_queries < 60; n_queries += 13)
                 for (int qk_size = 1; qk_size < 90; qk_size = 2 * qk_size + 3) {
+                    /* emulators take their time for tanh */
+                    if (is_double() && (x + packed + n_queries + qk_size / 2) % 4) continue;
                     problem p = {
                         2, 4, 2, n_queries, 37 + 3 * qk_size, qk_size, 19, .packed = packed};
                     p.additive = 1 + n_queries % 2;
