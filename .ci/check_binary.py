@@ -17,7 +17,8 @@ MAX_TLS_BYTES = 256  # what a process can still load late, with room for others
 LIBRARIES = re.compile(r"(libc|libm|libpthread|ld-linux.*|libc\.musl-.*)\.so(\.\d+)?")
 WHEEL_FILES = re.compile(r"fastattn/.*\.(py|pyi|typed|so)|fastattn-[^/]*\.dist-info/.*")
 
-# x86 only: what may use wide registers comes from isa/<isa>.c or isa/<isa>_f64.c, or has the ISA in its name.
+# x86 only: what may use wide registers comes from isa/<isa>.c or isa/<isa>_f64.c, or has the ISA
+# in its name.
 ISA_FILE = re.compile(r"(avx2|avx512)(?:_f64)?\.c")
 ISA_SUFFIX = re.compile(r"__(avx2|avx512)(?:_f64)?(\..*)?$")
 WIDE = {"avx2": re.compile(r"%ymm"), "avx512": re.compile(r"%zmm|%k[0-7]\b")}

@@ -120,9 +120,10 @@ typedef struct fa_merge_desc {
 int fa_merge(const fa_merge_desc *desc);
 
 /* The keys of one (batch entry, kv head) as additive attention wants them: packed once, used by any
- * number of calls with the same backend and type (FA_F32 or FA_F64), at any time and from any thread.  `packed_keys` of a call is
- * the packed form of all (*lead of the key, kv head) one after the other, fa_additive_packed_bytes
- * apart, each aligned to 64 bytes; the leading axes are those of the descriptor's key. */
+ * number of calls with the same backend and type (FA_F32 or FA_F64), at any time and from any thread.
+ * `packed_keys` of a call is the packed form of all (*lead of the key, kv head) one after the other,
+ * fa_additive_packed_bytes apart, each aligned to 64 bytes; the leading axes are those of the
+ * descriptor's key. */
 int64_t fa_additive_packed_bytes(int backend, int type, int64_t n_keys, int64_t u_size);
 int fa_additive_pack(int backend, int type, const void *key, int64_t row_stride, int64_t n_keys,
                      int64_t u_size, void *packed);

@@ -182,7 +182,8 @@ def sdpa(call, str name, int n_threads):
 
 
 def additive(call, packed_keys, str name, int n_threads):
-    """Compute a checked call (`_validate_additive.AdditiveCall`) on the backend `name`; `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
+    """Compute a checked call (`_validate_additive.AdditiveCall`) on the backend `name`;
+    `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
     cdef fa_sdpa_desc d
     cdef cnp.ndarray a = call.attention_v
     memset(&d, 0, sizeof(d))

@@ -176,8 +176,8 @@ typedef struct fa_typed_kernels {
     void (*store_row)(const void *src, int n, void *dst);
 } fa_typed_kernels;
 
-/* The kernels of one instruction set and of floats or doubles.  A tile goes through them step by step: raw scores, the softmax
- * (or another use of final scores), the sum of the values. */
+/* The kernels of one instruction set and of floats or doubles.  A tile goes through them step by step:
+ * raw scores, the softmax (or another use of final scores), the sum of the values. */
 typedef struct fa_kernels {
     const char *name;
     int mr, nr;     /* the register block: rows, keys (or value columns) */
