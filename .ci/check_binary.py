@@ -17,9 +17,10 @@ MAX_TLS_BYTES = 256  # what a process can still load late, with room for others
 LIBRARIES = re.compile(r"(libc|libm|libpthread|ld-linux.*|libc\.musl-.*)\.so(\.\d+)?")
 WHEEL_FILES = re.compile(r"fastattn/.*\.(py|pyi|typed|so)|fastattn-[^/]*\.dist-info/.*")
 
-# x86 only: what may use wide registers comes from isa/<isa>.c, or has the ISA in its name.
-ISA_FILE = re.compile(r"(avx2|avx512)\.c")
-ISA_SUFFIX = re.compile(r"__(avx2|avx512)(\..*)?$")
+# x86 only: what may use wide registers comes from isa/<isa>.c or isa/<isa>_f64.c, or has the ISA
+# in its name.
+ISA_FILE = re.compile(r"(avx2|avx512)(?:_f64)?\.c")
+ISA_SUFFIX = re.compile(r"__(avx2|avx512)(?:_f64)?(\..*)?$")
 WIDE = {"avx2": re.compile(r"%ymm"), "avx512": re.compile(r"%zmm|%k[0-7]\b")}
 # Encodings that a baseline x86-64 does not have. (tzcnt is missing: as `rep bsf` it is harmless.)
 BEYOND_BASELINE = re.compile(

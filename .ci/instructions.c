@@ -52,6 +52,9 @@ static const call calls[] = {
     {"prefill f16", 1, 1, 1, 100, 300, .size = 64, .type = FA_F16},
     {"decode f16", 2, 8, 2, 1, 1100, .size = 128, .type = FA_F16},
     {"decode bf16", 2, 8, 2, 1, 1100, .size = 128, .type = FA_BF16},
+    {"prefill f64", 1, 1, 1, 100, 300, .size = 64, .type = FA_F64},
+    {"decode f64", 2, 8, 2, 1, 1100, .size = 128, .type = FA_F64},
+    {"additive f64", 1, 1, 1, 70, 100, .size = 128, .additive = 1, .type = FA_F64},
     {"hard", 1, 1, 1, 100, 300, .size = 64, .hard = 1},
     {"hard drawn", 1, 1, 1, 100, 300, .size = 64, .hard = 2},
 };
@@ -99,26 +102,33 @@ static fa_array bool_mask(const call *c) {
     return array(data, FA_BOOL, c->q_heads, c->n_queries, c->n_keys, 0);
 }
 
-/* The same array in a 16-bit type. */
-static void halve(fa_array *a, size_t n, int type) {
+/* The same array in another type. */
+static void convert(fa_array *a, size_t n, int type) {
     const float *from = a->data;
-    uint16_t *to = allocate(n * sizeof *to);
-    for (size_t i = 0; i < n; i++)
-        to[i] = type == FA_F16 ? fa_to_f16(from[i]) : fa_to_bf16(from[i]);
+    char *to = allocate(n * sizeof(double));
+    for (size_t i = 0; i < n; i++) {
+        if (type == FA_F64)
+            ((double *)(void *)to)[i] = from[i];
+        else
+            ((uint16_t *)(void *)to)[i] = type == FA_F16 ? fa_to_f16(from[i]) : fa_to_bf16(from[i]);
+    }
+    intptr_t *lead = &lead_bytes[a->lead_bytes - lead_bytes];
+    *lead = type == FA_F64 ? *lead * 2 : *lead / 2;
     a->data = to;
     a->type = type;
-    lead_bytes[a->lead_bytes - lead_bytes] /= 2;
 }
 
 static void make_additive(const call *c, fa_sdpa_desc *d) {
     d->scale = 1.0;
-    d->attention_v = draw_many((size_t)c->size);
+    fa_array a = {draw_many((size_t)c->size), lead_bytes, 0, 0, 1, FA_F32};
+    if (c->type == FA_F64) convert(&a, (size_t)c->size, c->type);
+    d->attention_v = a.data;
     if (c->additive < 2) return;
-    int64_t bytes = fa_additive_packed_bytes(d->exec.backend, c->n_keys, c->size);
+    int64_t bytes = fa_additive_packed_bytes(d->exec.backend, FA_F32, c->n_keys, c->size);
     char *packed = allocate((size_t)(bytes * c->batch * c->kv_heads));
     const float *key = d->key.data;
     for (int x = 0; x < c->batch * c->kv_heads; x++)
-        fa_additive_pack(d->exec.backend, key + (int64_t)x * c->n_keys * c->size, c->size,
+        fa_additive_pack(d->exec.backend, FA_F32, key + (int64_t)x * c->n_keys * c->size, c->size,
                          c->n_keys, c->size, packed + x * bytes);
     d->packed_keys = packed;
 }
@@ -164,10 +174,10 @@ static int run(const call *c, int backend) {
     if (c->bad_hidden || c->bad_visible) ((float *)d.value.data)[7 * c->size] = NAN;
     if (c->type) {
         size_t key_numbers = (size_t)c->batch * (size_t)c->kv_heads * (size_t)c->n_keys;
-        halve(&d.query, n_rows * (size_t)c->size, c->type);
-        halve(&d.key, key_numbers * (size_t)c->size, c->type);
-        halve(&d.value, key_numbers * (size_t)c->size, c->type);
-        halve(&d.out, n_rows * (size_t)c->size, c->type);
+        convert(&d.query, n_rows * (size_t)c->size, c->type);
+        convert(&d.key, key_numbers * (size_t)c->size, c->type);
+        convert(&d.value, key_numbers * (size_t)c->size, c->type);
+        convert(&d.out, n_rows * (size_t)c->size, c->type);
     }
     if (c->additive) make_additive(c, &d);
     if (c->half_width > 0.0) {
@@ -182,7 +192,7 @@ static int run(const call *c, int backend) {
     }
     if (c->hard) d.picks = allocate(n_rows * sizeof *d.picks);
     if (c->hard == 2) d.draws = make_numbers(c, 1.0);
-    if (!c->hard) d.lse = draw_many(n_rows);
+    if (!c->hard) d.lse = draw_many(2 * n_rows); /* or as many doubles */
     return fa_sdpa(&d);
 }
 

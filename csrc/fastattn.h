@@ -45,33 +45,34 @@ typedef struct fa_sdpa_desc {
     int n_lead;                 /* number of leading axes */
     const intptr_t *lead_shape; /* n_lead sizes; their product is n_batch */
     int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size;
-    fa_array query, key, value,
-        out;                  /* FA_F32, FA_F16 or FA_BF16 each; col_stride 1; key and value also
-                                      * FA_I8, with key_factors and value_factors */
+    /* FA_F64 all four, or FA_F32, FA_F16 or FA_BF16 each; col_stride 1.  Reals, below, are doubles in
+     * the first case and floats in the second.  key and value also FA_I8, both, with factors. */
+    fa_array query, key, value, out;
     fa_array attn_mask, bias; /* (*lead, n_q_heads, n_queries, n_keys) or absent */
-    float *lse;               /* C-contiguous (*lead, n_q_heads, n_queries) or NULL */
+    void *lse;                /* reals: C-contiguous (*lead, n_q_heads, n_queries) or NULL */
     int64_t lse_head_stride;  /* 0: n_queries */
     void *weights; /* C-contiguous (*lead, n_q_heads, n_queries, n_keys) or NULL; as out */
     const int64_t *q_offsets; /* n_batch values, or NULL: q_offset for all; |value| <= 2^60 */
     int64_t q_offset;
     const int64_t *kv_lengths; /* n_batch values in [0, n_keys], or NULL: n_keys for all */
-    const float *slopes;       /* finite; slopes[b * slopes_batch_stride + h]; or NULL */
+    const void *slopes;        /* finite reals; slopes[b * slopes_batch_stride + h]; or NULL */
     int64_t slopes_batch_stride;
-    const float *sinks; /* n_q_heads values, -inf = none; or NULL */
+    const void *sinks; /* n_q_heads reals, -inf = none; or NULL */
     double scale;
     double softcap; /* 0: off */
     /* Additive scores, if attention_v is there: s[j] = sum_u attention_v[h,u] tanh(query[b,h,i,u] +
-     * key[b,h',j,u]), u < qk_size; scale is 1 and softcap 0 then.  attention_v holds finite numbers,
-     * one row for all heads or one for each (attention_v_stride 0 or at least qk_size). */
-    const float *attention_v;
+     * key[b,h',j,u]), u < qk_size; scale is 1 and softcap 0 then.  attention_v holds finite reals,
+     * one row for all heads or one for each (attention_v_stride 0 or at least qk_size).  query and key are
+     * of reals then. */
+    const void *attention_v;
     int64_t attention_v_stride;
     const void *packed_keys;           /* what fa_additive_pack made of key, or NULL */
     int is_causal;                     /* 0 or 1 */
     int64_t window_left, window_right; /* -1: unbounded; <= 2^60 */
-    /* (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by key_factors[j], before the
+    /* Reals (*lead, n_kv_heads, 1, n_keys) or absent: s[j] is multiplied by key_factors[j], before the
      * softcap, value[j] by value_factors[j].  NaN is what it is with keys of FA_I8; with others it stands
-     * for 1 / |key| (0 for zeros) where products of floats with that key may leave their range: rows
-     * that see it are computed in double. */
+     * for 1 / |key| (0 for zeros) where products with that key may leave the range of reals: rows that
+     * see it are computed key by key, in double. */
     fa_array key_factors, value_factors;
     /* Keys and values in pages, if page_size > 0: key j is row j % page_size of page pages[j / page_size].
      * key, value and their factors are (pages, n_kv_heads, page_size, size) and (pages, n_kv_heads, 1,
@@ -114,36 +115,37 @@ int fa_varlen(const fa_varlen_desc *desc);
 /* Partial results over disjoint keys become the result over all of them: exact, with weights e^lse.  All
  * arrays are C-contiguous; a part with lse -inf in a row adds nothing there, whatever its out holds. */
 typedef struct fa_merge_part {
-    const void *out;  /* (n_rows, size), of the type of the result */
-    const float *lse; /* (n_rows,) */
+    const void *out; /* (n_rows, size), of the type of the result */
+    const void *lse; /* (n_rows,) reals: doubles for FA_F64, else floats */
 } fa_merge_part;
 typedef struct fa_merge_desc {
     fa_exec exec;
     const fa_merge_part *parts;
     int64_t n_parts, n_rows, size;
-    int type; /* FA_F32, FA_F16 or FA_BF16 */
-    void *out;
-    float *lse;
+    int type; /* FA_F32, FA_F64, FA_F16 or FA_BF16 */
+    void *out, *lse;
 } fa_merge_desc;
 int fa_merge(const fa_merge_desc *desc);
 
 /* The keys of one (batch entry, kv head) as additive attention wants them: packed once, used by any
- * number of calls with the same backend, at any time and from any thread.  `packed_keys` of a call is
- * the packed form of all (*lead of the key, kv head) one after the other, fa_additive_packed_bytes
- * apart, each aligned to 64 bytes; the leading axes are those of the descriptor's key. */
-int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size);
-int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,
+ * number of calls with the same backend and type (FA_F32 or FA_F64), at any time and from any thread.
+ * `packed_keys` of a call is the packed form of all (*lead of the key, kv head) one after the other,
+ * fa_additive_packed_bytes apart, each aligned to 64 bytes; the leading axes are those of the
+ * descriptor's key. */
+int64_t fa_additive_packed_bytes(int backend, int type, int64_t n_keys, int64_t u_size);
+int fa_additive_pack(int backend, int type, const void *key, int64_t row_stride, int64_t n_keys,
                      int64_t u_size, void *packed);
 
 /* out = rows @ weight: each element one chain of multiply-adds, so that its bits do not depend on how
  * many rows there are.  out overlaps nothing; size and n_cols fit an int. */
 typedef struct fa_product_desc {
     fa_exec exec;
-    const float *rows; /* (n_rows, size), row_stride apart */
+    int type;         /* of all arrays: FA_F32 or FA_F64 */
+    const void *rows; /* (n_rows, size), row_stride apart */
     int64_t row_stride, n_rows, size;
-    const float *weight; /* C-contiguous (size, n_cols) */
+    const void *weight; /* C-contiguous (size, n_cols) */
     int64_t n_cols;
-    float *out; /* C-contiguous (n_rows, n_cols) */
+    void *out; /* C-contiguous (n_rows, n_cols) */
 } fa_product_desc;
 int fa_product(const fa_product_desc *desc);
 
@@ -180,9 +182,10 @@ double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds);
 double fa_ceiling_div(const fa_exec *exec, int64_t n_rounds);
 double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats);
 
-/* Test hook: runs one vector operation of a backend over arrays: out[i] = op(a[i], b[i], c[i]).
+/* Test hook: runs one vector operation of a backend over arrays of type FA_F32 or FA_F64:
+ * out[i] = op(a[i], b[i], c[i]).
  * Returns FA_BROKEN_CONTRACT for an unknown name.  n is any size. */
-int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
-             float *out, int64_t n);
+int fa_probe(int backend, int type, const char *op, const void *a, const void *b, const void *c,
+             void *out, int64_t n);
 
 #endif

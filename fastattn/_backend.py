@@ -132,11 +132,6 @@ def get_backend() -> str:
     str
         The name given to the innermost active `use_backend` block of this context, else the
         process's default.
-
-    Notes
-    -----
-    float64 arrays have no compiled kernels yet: whatever the current backend, they are computed
-    with NumPy.
     """
     here = _context.get()
     return here[0] if here is not None else _settings[-1].name
@@ -215,7 +210,7 @@ def compute(call: SdpaCall) -> None:
 def sdpa(call: SdpaCall) -> None:
     """Compute a checked call of dot-product scores on the current backend."""
     name = get_backend()
-    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
+    if _native is not None and name != "numpy":
         _native.sdpa(call, name, _threads.get_num_threads())
     else:
         _reference.sdpa(call)
@@ -224,7 +219,7 @@ def sdpa(call: SdpaCall) -> None:
 def additive(call: AdditiveCall) -> None:
     """Compute a checked call of additive attention on the current backend."""
     name = get_backend()
-    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
+    if _native is not None and name != "numpy":
         keys = call.prepared
         packed = None if keys is None else keys._packed_for(name, _native.pack_additive_keys)
         _native.additive(call, packed, name, _threads.get_num_threads())
@@ -235,7 +230,7 @@ def additive(call: AdditiveCall) -> None:
 def varlen(call: VarlenCall) -> None:
     """Compute a checked call of packed sequences on the current backend."""
     name = get_backend()
-    if _native is not None and name != "numpy" and call.dtype.itemsize < 8:
+    if _native is not None and name != "numpy":
         _native.varlen(call, name, _threads.get_num_threads())
     else:
         _reference.varlen(call)
@@ -247,19 +242,21 @@ def merge(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Merge checked partial results on the current backend."""
     name = get_backend()
-    is_float32 = all(lse.dtype.char == "f" for lse in lses)
-    if _native is None or name == "numpy" or dtype.itemsize == 8 or not is_float32:
+    kind = np.dtype(np.float64 if dtype.itemsize == 8 else np.float32)
+    is_exact = all(lse.dtype.type is kind.type for lse in lses)  # else another lse may be finer
+    if _native is None or name == "numpy" or not (is_exact or dtype.itemsize == 8):
         return _reference.merge(outs, lses, dtype)
     outs = [np.asarray(out, dtype, order="C") for out in outs]
-    lses = [np.asarray(lse, np.float32, order="C") for lse in lses]
-    out, lse = np.empty(outs[0].shape, dtype), np.empty(lses[0].shape, np.float32)
+    lses = [np.asarray(lse, kind, order="C") for lse in lses]
+    out, lse = np.empty(outs[0].shape, dtype), np.empty(lses[0].shape, kind)
     _native.merge(outs, lses, out, lse, name, _threads.get_num_threads())
     return out, lse
 
 
 def product(rows: np.ndarray, weight: np.ndarray, out: np.ndarray) -> bool:
-    """Write ``rows @ weight`` of float32 matrices to compact memory, with bits that do not depend
-    on how many rows there are. False, and nothing is done, where nothing is compiled for that."""
+    """Write ``rows @ weight`` of float32 or float64 matrices to compact memory, with bits that do
+    not depend on how many rows there are. False, and nothing is done, where nothing is compiled
+    for that."""
     name = get_backend()
     if _native is None or name == "numpy":
         return False

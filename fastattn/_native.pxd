@@ -38,18 +38,18 @@ cdef extern from "fastattn.h" nogil:
         int64_t n_batch, n_q_heads, n_kv_heads, n_queries, n_keys, qk_size, v_size
         fa_array query, key, value, out
         fa_array attn_mask, bias
-        float *lse
+        void *lse
         int64_t lse_head_stride
         void *weights
         const int64_t *q_offsets
         int64_t q_offset
         const int64_t *kv_lengths
-        const float *slopes
+        const void *slopes
         int64_t slopes_batch_stride
-        const float *sinks
+        const void *sinks
         double scale
         double softcap
-        const float *attention_v
+        const void *attention_v
         int64_t attention_v_stride
         const void *packed_keys
         int is_causal
@@ -79,7 +79,7 @@ cdef extern from "fastattn.h" nogil:
 
     ctypedef struct fa_merge_part:
         const void *out
-        const float *lse
+        const void *lse
 
     ctypedef struct fa_merge_desc:
         fa_exec exec "exec"
@@ -87,24 +87,25 @@ cdef extern from "fastattn.h" nogil:
         int64_t n_parts, n_rows, size
         int type
         void *out
-        float *lse
+        void *lse
 
     ctypedef struct fa_product_desc:
         fa_exec exec "exec"
-        const float *rows
+        int type
+        const void *rows
         int64_t row_stride, n_rows, size
-        const float *weight
+        const void *weight
         int64_t n_cols
-        float *out
+        void *out
 
     int fa_sdpa(const fa_sdpa_desc *desc) noexcept
     int fa_varlen(const fa_varlen_desc *desc) noexcept
     int fa_merge(const fa_merge_desc *desc) noexcept
     int fa_product(const fa_product_desc *desc) noexcept
     int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) noexcept
-    int64_t fa_additive_packed_bytes(int backend, int64_t n_keys, int64_t u_size) noexcept
-    int fa_additive_pack(int backend, const float *key, int64_t row_stride, int64_t n_keys,
-                         int64_t u_size, void *packed) noexcept
+    int64_t fa_additive_packed_bytes(int backend, int type, int64_t n_keys, int64_t u_size) noexcept
+    int fa_additive_pack(int backend, int type, const void *key, int64_t row_stride,
+                         int64_t n_keys, int64_t u_size, void *packed) noexcept
     int fa_backend_count() noexcept
     const char *fa_backend_name(int index) noexcept
     void fa_backend_needs(int index, char *text, int n_text) noexcept
@@ -116,5 +117,5 @@ cdef extern from "fastattn.h" nogil:
     double fa_ceiling_fma(const fa_exec *exec, int64_t n_rounds) noexcept
     double fa_ceiling_div(const fa_exec *exec, int64_t n_rounds) noexcept
     double fa_ceiling_read(const fa_exec *exec, const float *data, int64_t n_floats) noexcept
-    int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
-                 float *out, int64_t n) noexcept
+    int fa_probe(int backend, int type, const char *op, const void *a, const void *b,
+                 const void *c, void *out, int64_t n) noexcept

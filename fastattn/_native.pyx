@@ -152,17 +152,17 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
     set_arrays(d, call.query, call.key, call.value, call.out)
     set_array(&d.attn_mask, call.attn_mask)
     set_array(&d.bias, call.bias)
-    d.lse = <float *> data_of(call.lse)
+    d.lse = data_of(call.lse)
     d.weights = data_of(call.weights)
     if isinstance(offset, int):
         d.q_offset = offset
     else:
         d.q_offsets = <const int64_t *> data_of(offset)
     d.kv_lengths = <const int64_t *> data_of(call.kv_lengths)
-    d.slopes = <const float *> data_of(call.slopes)
+    d.slopes = data_of(call.slopes)
     if call.slopes is not None and call.slopes.ndim == 2:
         d.slopes_batch_stride = d.n_q_heads
-    d.sinks = <const float *> data_of(call.sinks)
+    d.sinks = data_of(call.sinks)
     d.scale = call.scale
     d.softcap = call.softcap
     d.is_causal = call.is_causal
@@ -181,7 +181,7 @@ cdef int fill(fa_sdpa_desc *d, call) except -1:
 
 
 def sdpa(call, str name, int n_threads):
-    """Compute a checked call, not of float64, (`_validate.SdpaCall`) on the backend `name`."""
+    """Compute a checked call (`_validate.SdpaCall`) on the backend `name`."""
     cdef fa_sdpa_desc d
     memset(&d, 0, sizeof(d))
     fill(&d, call)
@@ -189,13 +189,13 @@ def sdpa(call, str name, int n_threads):
 
 
 def additive(call, packed_keys, str name, int n_threads):
-    """Compute a checked call, not of float64, (`_validate_additive.AdditiveCall`) on the backend `name`;
+    """Compute a checked call (`_validate_additive.AdditiveCall`) on the backend `name`;
     `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
     cdef fa_sdpa_desc d
     cdef cnp.ndarray a = call.attention_v
     memset(&d, 0, sizeof(d))
     fill(&d, call)
-    d.attention_v = <const float *> data_of(a)
+    d.attention_v = data_of(a)
     d.attention_v_stride = d.qk_size if cnp.PyArray_DIMS(a)[0] > 1 else 0
     d.packed_keys = data_of(packed_keys)
     run(&d, name, n_threads)
@@ -229,7 +229,7 @@ def varlen(call, str name, int n_threads):
 
 def merge(outs, lses, out, lse, str name, int n_threads):
     """Merge parts into `out` (rows, size) and `lse`: C-contiguous arrays of one shape and dtype each,
-    lists of `outs` and of float32 `lses`."""
+    lists of `outs` and of `lses`, which are float64 if `out` is, else float32."""
     cdef fa_merge_desc d
     cdef cnp.ndarray result = out
     cdef int status, nd = cnp.PyArray_NDIM(result), i
@@ -240,7 +240,7 @@ def merge(outs, lses, out, lse, str name, int n_threads):
     memset(&d, 0, sizeof(d))
     for n in range(len(outs)):
         parts[n].out = data_of(outs[n])
-        parts[n].lse = <const float *> data_of(lses[n])
+        parts[n].lse = data_of(lses[n])
     d.exec = executor(name, n_threads)
     if PyThread_get_thread_ident() == main_thread:
         d.exec.interrupted = interrupted
@@ -252,15 +252,16 @@ def merge(outs, lses, out, lse, str name, int n_threads):
         d.n_rows *= cnp.PyArray_DIMS(result)[i]
     d.type = type_of(result)
     d.out = data_of(result)
-    d.lse = <float *> data_of(lse)
+    d.lse = data_of(lse)
     with nogil:
         status = fa_merge(&d)
     raise_status(status)
 
 
 def product(rows, weight, out, str name, int n_threads):
-    """Write rows (n, size) @ weight (size, columns) to `out`: float32, native, aligned; rows step by
-    one element along their last axis, weight and out (of any shape) are C-contiguous."""
+    """Write rows (n, size) @ weight (size, columns) to `out`: all float32 or all float64, native,
+    aligned; rows step by one element along their last axis, weight and out (of any shape) are
+    C-contiguous."""
     cdef fa_product_desc d
     cdef cnp.ndarray a = rows
     cdef cnp.ndarray w = weight
@@ -270,26 +271,29 @@ def product(rows, weight, out, str name, int n_threads):
     d.exec = executor(name, n_threads)
     if PyThread_get_thread_ident() == main_thread:
         d.exec.interrupted = interrupted
-    d.rows = <const float *> data_of(a)
-    d.row_stride = cnp.PyArray_STRIDES(a)[0] // 4
+    d.type = FA_F64 if cnp.PyArray_ITEMSIZE(a) == 8 else FA_F32
+    d.rows = data_of(a)
+    d.row_stride = cnp.PyArray_STRIDES(a)[0] // cnp.PyArray_ITEMSIZE(a)
     d.size = cnp.PyArray_DIMS(a)[1]
-    d.weight = <const float *> data_of(w)
-    d.out = <float *> data_of(out)
+    d.weight = data_of(w)
+    d.out = data_of(out)
     with nogil:
         status = fa_product(&d)
     raise_status(status)
 
 
 def pack_additive_keys(key, str name):
-    """Pack a C-contiguous float32 key (..., kv_heads, keys, size) for `additive`; return bytes that
-    only a call on the same backend understands, as an aligned uint8 array."""
+    """Pack a C-contiguous float32 or float64 key (..., kv_heads, keys, size) for `additive`; return
+    bytes that only a call of its dtype on the same backend understands, as an aligned uint8 array."""
     cdef cnp.ndarray k = key
     cdef int nd = cnp.PyArray_NDIM(k), backend = INDEX[name]
     cdef int64_t n_keys = cnp.PyArray_DIMS(k)[nd - 2], size = cnp.PyArray_DIMS(k)[nd - 1]
-    cdef int64_t n = 1, i, step = fa_additive_packed_bytes(backend, n_keys, size)
+    cdef int64_t item = cnp.PyArray_ITEMSIZE(k), n = 1, i
+    cdef int kind = FA_F64 if item == 8 else FA_F32
+    cdef int64_t step = fa_additive_packed_bytes(backend, kind, n_keys, size)
     cdef cnp.npy_intp shape[1]
     cdef char *to
-    cdef const float *rows = <const float *> cnp.PyArray_DATA(k)
+    cdef const char *rows = <const char *> cnp.PyArray_DATA(k)
     for i in range(nd - 2):
         n *= cnp.PyArray_DIMS(k)[i]
     shape[0] = n * step + 64
@@ -299,7 +303,8 @@ def pack_additive_keys(key, str name):
     to = <char *> cnp.PyArray_DATA(<cnp.ndarray> packed)
     with nogil:
         for i in range(n):
-            fa_additive_pack(backend, rows + i * n_keys * size, size, n_keys, size, to + i * step)
+            fa_additive_pack(backend, kind, rows + i * n_keys * size * item, size, n_keys, size,
+                             to + i * step)
     return packed
 
 
@@ -360,8 +365,13 @@ def sdpa_plain(query, key, value, is_causal, scale, str name, int n_threads):
     return out
 
 
+cdef dict TYPES = {"float32": FA_F32, "float64": FA_F64, "float16": FA_F16,
+                   "bfloat16": FA_BF16, "int8": FA_I8}
+
+
 def plan(int64_t n_batch, int64_t n_q_heads, int64_t n_kv_heads, int64_t n_queries, int64_t n_keys,
-         int64_t qk_size, int64_t v_size, *, bint is_causal=False, backend=None):
+         int64_t qk_size, int64_t v_size, *, bint is_causal=False, backend=None,
+         str dtype="float32"):
     """Return how a call of this shape would be cut, as a dict of sizes."""
     cdef fa_sdpa_desc d
     cdef fa_sdpa_plan_info info
@@ -371,6 +381,7 @@ def plan(int64_t n_batch, int64_t n_q_heads, int64_t n_kv_heads, int64_t n_queri
     d.n_batch, d.n_q_heads, d.n_kv_heads = n_batch, n_q_heads, n_kv_heads
     d.n_queries, d.n_keys, d.qk_size, d.v_size = n_queries, n_keys, qk_size, v_size
     d.is_causal = is_causal
+    d.query.type = d.key.type = d.value.type = d.out.type = TYPES[dtype]
     raise_status(fa_sdpa_plan_query(&d, &info))
     return {"is_decode": bool(info.is_decode), "n_tasks": info.n_tasks,
             "rows_per_task": info.rows_per_task, "key_chunk": info.key_chunk,
@@ -379,18 +390,21 @@ def plan(int64_t n_batch, int64_t n_q_heads, int64_t n_kv_heads, int64_t n_queri
 
 
 def probe(str backend, str op, a, b=None, c=None):
-    """Run one vector operation of a backend over float32 arrays; for the tests of the vec layer."""
+    """Run one vector operation of a backend over float32 or float64 arrays, all of the dtype of the
+    first; for the tests of the vec layer."""
     cdef cnp.ndarray x = a
     cdef cnp.ndarray y = a if b is None else b
     cdef cnp.ndarray z = a if c is None else c
-    cdef cnp.ndarray out = cnp.PyArray_EMPTY(1, cnp.PyArray_DIMS(x), cnp.NPY_FLOAT32, 0)
+    cdef cnp.ndarray out = cnp.PyArray_EMPTY(1, cnp.PyArray_DIMS(x), cnp.PyArray_TYPE(x), 0)
     for array in (x, y, z):
-        if array.dtype != "float32" or array.ndim != 1 or array.size != x.size:
-            raise ValueError("probe: expected float32 vectors of one length")
+        if array.dtype != x.dtype or array.dtype not in ("float32", "float64"):
+            raise ValueError("probe: expected float32 or float64 vectors")
+        if array.ndim != 1 or array.size != x.size:
+            raise ValueError("probe: expected vectors of one length")
         if not array.flags.c_contiguous:
             raise ValueError("probe: expected contiguous arrays")
-    if fa_probe(INDEX[backend], op.encode(), <const float *> data_of(x), <const float *> data_of(y),
-                <const float *> data_of(z), <float *> data_of(out), x.size) != FA_OK:
+    if fa_probe(INDEX[backend], type_of(x), op.encode(), data_of(x), data_of(y),
+                data_of(z), data_of(out), x.size) != FA_OK:
         raise ValueError(f"probe: no vector operation {op!r}")
     return out
 

@@ -127,8 +127,8 @@ def _product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
     A BLAS must take the entries one by one, and reads the whole weight for each: where they have
     few rows, that takes longer than the attention.
     """
-    if rows.dtype == FLOAT32 and rows.size and rows.shape[-2] <= _FEW_ROWS:
-        result = np.empty((*rows.shape[:-1], weight.shape[1]), FLOAT32)
+    if rows.size and rows.shape[-2] <= _FEW_ROWS:
+        result = np.empty((*rows.shape[:-1], weight.shape[1]), rows.dtype)
         if _backend.product(rows.reshape(-1, rows.shape[-1]), weight, result):
             return result
     return np.matmul(rows, weight)

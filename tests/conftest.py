@@ -82,6 +82,12 @@ def sample(request):
     return take
 
 
+@pytest.fixture(params=["float32", "float64"])
+def real(request):
+    """Each dtype that kernels compute in: the other two are read and written as they go."""
+    return np.dtype(request.param)
+
+
 @pytest.fixture(params=["float32", "float64", "float16", "bfloat16"])
 def dtype(request):
     """Each floating dtype that query, key and value may have."""

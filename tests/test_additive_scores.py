@@ -2,7 +2,10 @@
 # How exact additive scores are, where that is hard.
 # Used by the suite, on every backend.
 # Ordinary data and all that follows the scores are in test_additive.py.
-"""|error| <= 2e-6 * sum |a tanh| + 4 * 2**-24 * min(sum |a|, 1024), for every finite input."""
+"""|error| <= 2e-6 * sum |a tanh| + 4 * 2**-24 * min(sum |a|, 1024), for every finite input.
+
+2e-6 is 34 * 2**-24: float64 may have as many units of its own.
+"""
 
 import numpy as np
 import pytest
@@ -25,10 +28,20 @@ def scores(query, key, vector):
 
 def exact(query, key, vector):
     """The scores, and the promised bound of their errors."""
-    terms = np.tanh(query.astype(np.float64) + key.astype(np.float64)) * vector.astype(np.float64)
-    total = abs(vector.astype(np.float64)).sum()
-    bound = 2e-6 * abs(terms).sum(axis=-1) + 4 * 2.0**-24 * min(total, 1024.0)
+    wide, unit = (np.float64, 2.0**-24) if query.dtype == F else (np.longdouble, 2.0**-53)
+    terms = np.tanh(query.astype(wide) + key.astype(wide)) * vector.astype(wide)
+    total = abs(vector.astype(wide)).sum()
+    bound = 2e-6 * 2.0**24 * unit * abs(terms).sum(axis=-1) + 4 * unit * min(total, 1024.0)
     return terms.sum(axis=-1), bound
+
+
+def as_doubles(kind, x):
+    """Inputs of a kind in float64, whose range is larger."""
+    if kind == "overflowing":
+        return np.sign(x) * np.finfo(np.float64).max
+    if kind in ("tiny", "subnormal", "any size", "huge"):
+        return np.sign(x) * abs(x) ** 8
+    return 8 * x if kind == "wide" else x
 
 
 def signs(rng, shape):
@@ -78,27 +91,30 @@ INPUTS |= {
 
 @pytest.mark.parametrize("vectors", list(VECTORS))
 @pytest.mark.parametrize("inputs", list(INPUTS))
-def test_the_bound_holds(backend, rng, inputs, vectors):
+def test_the_bound_holds(backend, rng, real, inputs, vectors):
     """Every kind of input with every kind of vector, at every hidden size."""
     for hidden in SIZES:
-        query, key = (x.astype(F) for x in INPUTS[inputs](rng, (N, hidden)))
-        vector = VECTORS[vectors](rng, hidden).astype(F)
+        query, key = INPUTS[inputs](rng, (N, hidden))
+        if real == np.float64:
+            query, key = as_doubles(inputs, query), as_doubles(inputs, key)
+        query, key = query.astype(real), key.astype(real)
+        vector = VECTORS[vectors](rng, hidden).astype(real)
         got = scores(query, key, vector)
         wanted, bound = exact(query, key, vector)
-        error = abs(got.astype(np.float64) - wanted)
+        error = abs(got - wanted)
         assert np.isfinite(got).all(), f"hidden size {hidden}"
         worst = np.argmax(error - bound)
         assert (error <= bound).all(), f"hidden size {hidden}: {error[worst]} > {bound[worst]}"
 
 
 @pytest.mark.parametrize("hidden", [17, 255, 2048])
-def test_terms_of_one_size(backend, hidden):
+def test_terms_of_one_size(backend, real, hidden):
     """Far queries, and vectors of equal numbers: a long sum would be rounded alike each time."""
-    query, key = np.full((1, hidden), 50.0, F), np.zeros((1, hidden), F)
-    for number in np.linspace(0.5, 8.0, N).astype(F):
+    query, key = np.full((1, hidden), 400.0, real), np.zeros((1, hidden), real)
+    for number in np.linspace(0.5, 8.0, N).astype(real):
         vector = np.full(hidden, number)
         wanted, bound = exact(query, key, vector)
-        error = abs(scores(query, key, vector).astype(np.float64) - wanted)
+        error = abs(scores(query, key, vector) - wanted)
         assert (error <= bound).all(), f"{number}: {error} > {bound}"
 
 

@@ -63,9 +63,9 @@ def test_thread_counts_that_make_no_sense(backend, n_threads, error):
     ],
     ids=str,
 )
-def test_any_number_of_threads(backend, rng, sizes):
+def test_any_number_of_threads(backend, rng, real, sizes):
     """Case 100: split points depend on the shape, and parts merge in a fixed order."""
-    q, k, v = qkv(rng, dim=8, dv=5, **sizes)
+    q, k, v = qkv(rng, real, dim=8, dv=5, **sizes)
     for options in ({}, {"is_causal": True, "q_offset": "lower_right"}):
         with fastattn.threads(1):
             wanted = sdpa(q, k, v, return_lse=True, **options)
@@ -95,18 +95,18 @@ def test_any_place_in_any_batch(backend, rng, dtype, queries, keys):
 
 
 @pytest.mark.parametrize("window", [(100, 0), (5, -1), (0, 7), (-1, 300)], ids=str)
-def test_any_batch_with_a_window(backend, rng, window):
+def test_any_batch_with_a_window(backend, rng, real, window):
     """More entries make tasks of more rows: tiles must not begin where a task's first row looks."""
-    q, k, v = qkv(rng, lead=(1,), heads=2, queries=400, keys=420, dim=4, dv=5)
+    q, k, v = qkv(rng, real, lead=(1,), heads=2, queries=400, keys=420, dim=4, dv=5)
     alone = every(q, k, v, window=window, q_offset="lower_right")
     many = [np.repeat(x, 30, axis=0) for x in (q, k, v)]
     for one, other in zip(every(*many, window=window, q_offset="lower_right"), alone, strict=True):
         assert_bits_equal(one[29], other[0])
 
 
-def test_other_entries_do_not_matter(backend, rng):
+def test_other_entries_do_not_matter(backend, rng, real):
     """Case 99: lengths, NaN and masks of other entries leave an entry's bits alone."""
-    q, k, v = qkv(rng, lead=(3,), queries=QUERY_BLOCK + 1, keys=KEY_TILE + 3)
+    q, k, v = qkv(rng, real, lead=(3,), queries=QUERY_BLOCK + 1, keys=KEY_TILE + 3)
     n = KEY_TILE + 3
     alone = sdpa(q[1:2], k[1:2], v[1:2], kv_lengths=[n - 2], q_offset=[4], is_causal=True)
     for lengths, offsets in (([n, n - 2, 0], [0, 4, 9]), ([1, n - 2, n], [-9, 4, 0])):
@@ -115,9 +115,9 @@ def test_other_entries_do_not_matter(backend, rng):
         q[0], k[2], v[2, :, 0] = np.nan, np.inf, np.nan
 
 
-def test_one_row_and_many_rows_agree(backend, rng):
+def test_one_row_and_many_rows_agree(backend, rng, real):
     """Case 99: other numbers of rows may take another way, within tolerance."""
-    q, k, v = qkv(rng, lead=(1,), queries=100, keys=KEY_CHUNK + 1)
+    q, k, v = qkv(rng, real, lead=(1,), queries=100, keys=KEY_CHUNK + 1)
     many = sdpa(q, k, v)
     for row in (0, 57, 99):
         one = sdpa(q[:, :, row : row + 1], k, v)
@@ -125,7 +125,7 @@ def test_one_row_and_many_rows_agree(backend, rng):
 
 
 @pytest.mark.parametrize("shift", [4, 8, 16, 20, 32, 36])
-def test_any_alignment(backend, rng, shift):
+def test_any_alignment(backend, rng, real, shift):
     """Data at any multiple of the item size give the bits of aligned data."""
 
     def moved(array):
@@ -136,10 +136,10 @@ def test_any_alignment(backend, rng, shift):
         return copy
 
     for queries, keys in ((5, 9), (QUERY_BLOCK + 1, KEY_TILE + 1), (1, KEY_CHUNK + 1)):
-        q, k, v = qkv(rng, queries=queries, keys=keys, dim=8, dv=5)
+        q, k, v = qkv(rng, real, queries=queries, keys=keys, dim=8, dv=5)
         bias = draw(rng, (queries, keys))
         wanted = sdpa(q, k, v, bias=bias)
-        out = moved(np.full(wanted.shape, np.nan, np.float32))
+        out = moved(np.full(wanted.shape, np.nan, real))
         sdpa(moved(q), moved(k), moved(v), bias=moved(bias), out=out)
         assert_bits_equal(out, wanted)
 

@@ -50,38 +50,38 @@ FENCES = pytest.mark.parametrize("fence", [before_fence, after_fence], ids=lambd
 
 @FENCES
 @pytest.mark.parametrize("queries", QUERY_EDGES)
-def test_edges_of_blocks_and_tiles(backend, rng, fence, queries):
+def test_edges_of_blocks_and_tiles(backend, rng, real, fence, queries):
     for keys in KEY_EDGES:
-        q, k, v = qkv(rng, lead=(), heads=2, queries=queries, keys=keys, dim=5, dv=3)
+        q, k, v = qkv(rng, real, lead=(), heads=2, queries=queries, keys=keys, dim=5, dv=3)
         run(fence, q, k, v, is_causal=True, q_offset=keys - queries, context=f"{keys}")
 
 
 @FENCES
 @pytest.mark.parametrize("keys", CHUNK_EDGES)
-def test_edges_of_chunks(backend, rng, fence, keys):
+def test_edges_of_chunks(backend, rng, real, fence, keys):
     for queries, heads in ((1, 1), (1, 4), (3, 2), (2, 7)):
         q, k, v = qkv(
-            rng, lead=(2,), heads=heads, kv_heads=1, queries=queries, keys=keys, dim=7, dv=9
+            rng, real, lead=(2,), heads=heads, kv_heads=1, queries=queries, keys=keys, dim=7, dv=9
         )
         run(fence, q, k, v, bias=draw(rng, keys), context=f"{queries} {heads}")
 
 
 @FENCES
 @pytest.mark.parametrize("shape", [(2, 9), (QUERY_BLOCK + 1, KEY_TILE + 1), (1, KEY_CHUNK + 1)])
-def test_head_sizes(backend, rng, fence, shape):
+def test_head_sizes(backend, rng, real, fence, shape):
     queries, keys = shape
     for dim, dv in zip(VECTOR_EDGES, VECTOR_EDGES[::-1], strict=True):
-        q, k, v = qkv(rng, lead=(), heads=2, queries=queries, keys=keys, dim=dim, dv=dv)
+        q, k, v = qkv(rng, real, lead=(), heads=2, queries=queries, keys=keys, dim=dim, dv=dv)
         run(fence, q, k, v, context=f"{dim} {dv}")
 
 
 @FENCES
 @pytest.mark.parametrize("shape", [(3, 9), (QUERY_BLOCK + 1, KEY_TILE + 3), (1, KEY_CHUNK + 2)])
 @pytest.mark.parametrize("kind", ["bool", "float32", "float64", "float16"])
-def test_masks_of_every_shape(backend, rng, fence, shape, kind):
+def test_masks_of_every_shape(backend, rng, real, fence, shape, kind):
     """Cases 58, 59: broadcast masks are read inside their own few elements."""
     queries, keys = shape
-    q, k, v = qkv(rng, lead=(2,), heads=3, queries=queries, keys=keys)
+    q, k, v = qkv(rng, real, lead=(2,), heads=3, queries=queries, keys=keys)
     for mask_shape in itertools.product({1, 2}, {1, 3}, {1, queries}, {1, keys}):
         mask = draw(rng, mask_shape)
         mask = mask < 0.8 if kind == "bool" else mask.astype(kind)
@@ -91,27 +91,30 @@ def test_masks_of_every_shape(backend, rng, fence, shape, kind):
 
 
 @FENCES
-def test_hidden_keys_may_lie_on_forbidden_pages(backend, rng, fence):
+def test_hidden_keys_may_lie_on_forbidden_pages(backend, rng, real, fence):
     """Keys past the lengths and small arguments: everything at a fence at once."""
     for queries, keys in ((3, 9), (QUERY_BLOCK + 1, KEY_TILE + 1), (1, KEY_CHUNK + 1)):
-        q, k, v = qkv(rng, lead=(2,), heads=4, kv_heads=2, queries=queries, keys=keys)
+        q, k, v = qkv(rng, real, lead=(2,), heads=4, kv_heads=2, queries=queries, keys=keys)
         run(
             fence, q, k, v, rng.random((queries, keys)) < 0.7, bias=draw(rng, (4, 1, keys)),
             kv_lengths=np.array([keys, keys // 2]), q_offset=np.array([0, keys - queries]),
-            alibi_slopes=draw(rng, (2, 4)), sinks=draw(rng, 4), window=(keys // 3, 2), softcap=3.0,
+            alibi_slopes=draw(rng, (2, 4), real), sinks=draw(rng, 4, real),
+            window=(keys // 3, 2), softcap=3.0,
         )  # fmt: skip
 
 
 @FENCES
-def test_strided_operands(backend, rng, fence):
+def test_strided_operands(backend, rng, real, fence):
     """Views whose last element is the last one before the fence."""
     for queries, keys in ((3, 9), (QUERY_BLOCK + 1, KEY_TILE + 1), (1, KEY_CHUNK + 1)):
         q, k, v = (
             np.ascontiguousarray(x.swapaxes(1, 2))
-            for x in qkv(rng, lead=(2,), heads=4, kv_heads=2, queries=queries, keys=keys, dv=5)
+            for x in qkv(
+                rng, real, lead=(2,), heads=4, kv_heads=2, queries=queries, keys=keys, dv=5
+            )
         )
         want = expected(q, k, v, layout="bshd")
-        out = fence(np.full(want.out.shape, np.nan, np.float32))
+        out = fence(np.full(want.out.shape, np.nan, real))
         sdpa(fence(q), fence(k), fence(v), layout="bshd", out=out)
         assert_close(out, want.out, slack=want.out_slack)
         backwards = [fence(x)[::-1, ::-1, ::-1] for x in (q, k, v)]
@@ -126,10 +129,10 @@ def sizes():
 
 @FENCES
 @pytest.mark.slow
-def test_tails(backend, rng, sample, fence):
+def test_tails(backend, rng, real, sample, fence):
     """Case 79: the full product of lengths, head sizes and masks, sampled by default."""
     for queries, keys, dim, form in sample(sizes(), 120):
-        q, k, v = qkv(rng, lead=(), heads=1, queries=queries, keys=keys, dim=dim, dv=dim)
+        q, k, v = qkv(rng, real, lead=(), heads=1, queries=queries, keys=keys, dim=dim, dv=dim)
         mask = rng.random((queries, keys)) < 0.7 if form == "bool" else None
         run(fence, q, k, v, mask, is_causal=form == "causal", context=f"{queries} {keys} {dim}")
 

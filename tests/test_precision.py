@@ -42,11 +42,14 @@ def test_half_accumulator_at_long_context(backend, half, queries):
 
 @pytest.mark.parametrize("queries", [1, 8, QUERY_BLOCK + 1])
 @pytest.mark.parametrize("keys", [8, 2 * KEY_TILE + 1])
-def test_float32_values_near_the_limit(backend, queries, keys):
+def test_values_near_the_limit(backend, real, queries, keys):
     """Case 22: many values of 3e38 average to 3e38 although their sum is infinite."""
-    q, k = np.zeros((2, queries, 3), np.float32), np.zeros((2, keys, 3), np.float32)
-    out = sdpa(q, k, np.full((2, keys, 3), 3e38, np.float32))
-    np.testing.assert_allclose(out, 3e38, rtol=1e-5)
+    q, k = np.zeros((2, queries, 3), real), np.zeros((2, keys, 3), real)
+    big = 0.9 * float(np.finfo(real).max)
+    v = np.stack([np.full(keys, big), np.full(keys, -big), np.full(keys, 1.5)], axis=-1)
+    out = sdpa(q, k, np.broadcast_to(v.astype(real), (2, keys, 3)))
+    rtol = 1e-5 if real == np.float32 else 1e-13
+    np.testing.assert_allclose(out, np.broadcast_to([big, -big, 1.5], out.shape), rtol=rtol)
 
 
 @pytest.mark.parametrize("keys", [1024, 2048, 4096, 8192])
@@ -71,56 +74,60 @@ def test_float32_sum_over_a_million_keys(backend, rng, size):
 
 
 @pytest.mark.parametrize("lanes", [1, 9, QUERY_BLOCK + 1])
-def test_exponential_between_two_keys(backend, lanes):
+def test_exponential_between_two_keys(backend, real, lanes):
     """Case 29: out is 1 / (1 + e^gap); relative down to twice the smallest normal e^-gap."""
-    gap = np.linspace(0, 100, 997).astype(np.float32)
+    gap = np.linspace(0, 100 if real == np.float32 else 750, 997).astype(real)
     q = np.broadcast_to(-gap[:, None, None, None], (997, 1, lanes, 1))
-    k = np.broadcast_to(np.array([[0.0], [1.0]], np.float32), (997, 1, 2, 1))
-    v = np.broadcast_to(np.array([[0.0], [1.0]], np.float32), (997, 1, 2, 1))
+    k = np.broadcast_to(np.array([[0.0], [1.0]], real), (997, 1, 2, 1))
+    v = np.broadcast_to(np.array([[0.0], [1.0]], real), (997, 1, 2, 1))
     out = sdpa(q, k, v, scale=1.0)[..., 0].reshape(997, lanes)
-    exact = 1 / (1 + np.exp(gap.astype(np.float64)))[:, None]
-    normal = np.exp(-gap.astype(np.float64))[:, None] >= 2 * np.finfo(np.float32).tiny
+    wide, rtol, least = np.float64, 5e-6, 1e-37
+    if real == np.float64:
+        wide, rtol, least = np.longdouble, 3e-13, 1e-307
+    exact = 1 / (1 + np.exp(gap.astype(wide)))[:, None]
+    normal = np.exp(-gap.astype(wide))[:, None] >= 2 * np.finfo(real).tiny
     error = abs(out - exact)
-    assert (error <= np.where(normal, 5e-6 * exact, 1e-37)).all()
+    assert (error <= np.where(normal, rtol * exact, least)).all()
 
 
 @pytest.mark.parametrize("queries", [1, 7, QUERY_BLOCK])
-def test_exponential_of_one_row(backend, queries):
+def test_exponential_of_one_row(backend, real, queries):
     """Case 29: 64 keys with gaps 0..63, read off one by one through one-hot values."""
-    gaps = np.arange(64, dtype=np.float32)
-    q = np.full((1, queries, 1), -1, np.float32)
+    gaps = np.arange(64, dtype=real)
+    q = np.full((1, queries, 1), -1, real)
     out, weights = sdpa(
-        q, gaps.reshape(1, 64, 1), np.eye(64, dtype=np.float32)[None], scale=1.0,
+        q, gaps.reshape(1, 64, 1), np.eye(64, dtype=real)[None], scale=1.0,
         return_weights=True,
     )  # fmt: skip
     exact = np.exp(-gaps.astype(np.float64))
     exact /= exact.sum()
     for got in (out, weights):
-        assert (abs(got / exact - 1) <= 5e-6).all()
+        assert (abs(got / exact - 1) <= (5e-6 if real == np.float32 else 2e-14)).all()
 
 
 @pytest.mark.parametrize("queries", [1, 5, QUERY_BLOCK + 1])
-def test_far_keys_underflow_to_zero(backend, rng, queries):
+def test_far_keys_underflow_to_zero(backend, rng, real, queries):
     """Case 30: padding at -1e30 has weight 0, not the smallest normal number, times 1e38."""
-    q, k, v = qkv(rng, lead=(), heads=2, queries=queries, keys=4096, dim=8, dv=3)
-    v[:, 96:] = 1e38
+    q, k, v = qkv(rng, real, lead=(), heads=2, queries=queries, keys=4096, dim=8, dv=3)
+    rtol = 1e-6 if real == np.float32 else 1e-13
+    v[:, 96:] = 0.3 * np.finfo(real).max
     bias = np.zeros(4096, np.float32)
     bias[96:] = -1e30
     alone = sdpa(q, k[:, :96], v[:, :96])
-    np.testing.assert_allclose(sdpa(q, k, v, bias=bias), alone, rtol=1e-6, atol=1e-6)
-    bias[96:] = -200
-    np.testing.assert_allclose(sdpa(q, k, v, bias=bias), alone, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(sdpa(q, k, v, bias=bias), alone, rtol=rtol, atol=rtol)
+    bias[96:] = -200 if real == np.float32 else -1500
+    np.testing.assert_allclose(sdpa(q, k, v, bias=bias), alone, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @pytest.mark.parametrize("queries", [1, QUERY_BLOCK + 1])
-def test_subnormal_inputs(backend, rng, which, queries):
+def test_subnormal_inputs(backend, rng, real, which, queries):
     """Case 32: subnormal inputs are valid numbers and the thread keeps its own mode."""
-    q, k, v = qkv(rng, lead=(), heads=2, queries=queries, keys=33)
-    {"query": q, "key": k, "value": v}[which][:] = 1e-40
+    q, k, v = qkv(rng, real, lead=(), heads=2, queries=queries, keys=33)
+    {"query": q, "key": k, "value": v}[which][:] = 1e-40 if real == np.float32 else 1e-310
     got, want = sdpa(q, k, v), expected(q, k, v).out
     if which == "value":
-        assert (abs(got - want) <= 1e-38).all()
+        assert (abs(got - want) <= np.finfo(real).tiny).all()
     else:
         assert_close(got, want)
     assert np.float64(5e-324) * 1.0 != 0 and np.float32(1e-40) * np.float32(1) != 0
@@ -141,9 +148,9 @@ def test_float64_is_computed_in_float64(backend, rng):
         check(q, k, v, is_causal=True, softcap=3.0, bias=rng.standard_normal(k.shape[-2]))
 
 
-def test_errors_do_not_grow_with_the_head_size(backend, rng):
+def test_errors_do_not_grow_with_the_head_size(backend, rng, real):
     """Errors stay within tolerance for long dot products and large scores."""
     for dim in (1, 64, 257, 1024):
         for size in (0.1, 1.0, 5.0):
-            q, k, v = qkv(rng, lead=(), heads=2, queries=7, keys=KEY_TILE + 1, dim=dim)
-            check(q * np.float32(size), k * np.float32(size), v, context=f"{dim} {size}")
+            q, k, v = qkv(rng, real, lead=(), heads=2, queries=7, keys=KEY_TILE + 1, dim=dim)
+            check(q * real.type(size), k * real.type(size), v, context=f"{dim} {size}")

@@ -12,7 +12,7 @@ enum fa_status {
 };
 
 /* Element types: those of query and out are floats; keys and values may be 8-bit integers, masks truth
- * values. */
+ * values; masks and biases may have any of them. */
 enum fa_type { FA_F32 = 0, FA_F64, FA_F16, FA_BF16, FA_I8, FA_BOOL };
 
 #endif

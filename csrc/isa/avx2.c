@@ -3,6 +3,7 @@
  * Used through the table fa_kernels__avx2.  Holds no code of its own. */
 #include "base/region.h"
 #include "kernels/kernels.h"
+#include "vec/real.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>

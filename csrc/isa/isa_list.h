@@ -2,8 +2,9 @@
  * The instruction sets, best first: the single registration point.
  * Used by ops/backend.c, isa/ and, through it, by every test and benchmark.
  *
- * X(name, needs): the table fa_kernels__<name> is defined by isa/<name>.c,
- * and may run where the CPU and the OS offer all feature bits of `needs` (base/cpu.h). */
+ * X(name, needs): the tables fa_kernels__<name> and fa_kernels__<name>_f64 are defined by isa/<name>.c
+ * and isa/<name>_f64.c, and may run where the CPU and the OS offer all feature bits of `needs`
+ * (base/cpu.h). */
 #ifndef FA_ISA_LIST_H
 #define FA_ISA_LIST_H
 

@@ -3,6 +3,7 @@
  * Used through the table fa_kernels__neon.  Holds no code of its own. */
 #include "base/region.h"
 #include "kernels/kernels.h"
+#include "vec/real.h"
 
 #if (defined(__aarch64__) && !defined(__ARM_BIG_ENDIAN)) || defined(_M_ARM64)
 #include <arm_neon.h>

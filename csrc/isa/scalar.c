@@ -3,6 +3,7 @@
  * Used through the table fa_kernels__scalar.  Holds no code of its own. */
 #include "base/region.h"
 #include "kernels/kernels.h"
+#include "vec/real.h"
 
 #define FA_ISA scalar
 #include "vec/scalar.h"

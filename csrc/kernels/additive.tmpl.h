@@ -8,11 +8,23 @@
  *
  * Three ways to the same score, chosen per number by the query's own reach and the key's own reach
  * (enum fa_reach), so that no other row and no hidden key changes a bit:
- *   near, near   d = 1 + e f as it is: d1 d2 < 2^124
- *   wide         the same, d clamped to 2^62, where tanh is 1: near pairs keep their bits under it,
+ *   near, near   d = 1 + e f as it is: d1 d2 < 2^124 (doubles: 2^1020)
+ *   wide         the same, d clamped to 2^62 (2^510), where tanh is 1: near pairs keep their bits under it,
  *                so a whole panel may be clamped for the sake of one key
  *   far          tanh itself, for this row and key: also where sum |a| > 1024 asks for relative accuracy
  * Errors: docs/numerics.md. */
+
+/* Up to where a number is near, and up to where wide: e^(8 near) < 2^124 and e^(2 wide) < 2^126, for
+ * doubles 2^1020 and 2^1022; and products that may be multiplied with each other. */
+#ifdef FA_REAL_F64
+#define FA_NEAR_LIMIT 88.0
+#define FA_WIDE_LIMIT 354.0
+#define FA_MOST_PRODUCT 0x1p510
+#else
+#define FA_NEAR_LIMIT 10.5f
+#define FA_WIDE_LIMIT 43.0f
+#define FA_MOST_PRODUCT 0x1p62f
+#endif
 
 #if FA_ADDITIVE_MR == 2
 #define FA_ADDITIVE_SWITCH(n, body) \
@@ -24,7 +36,11 @@
 #error "give FA_ADDITIVE_SWITCH the rows of this instruction set's register block"
 #endif
 
-/* Twice the factors of the exponentials: those of unit u's query and key are u % 16 of each, and their
+#ifdef FA_REAL_F64 /* whose bound is far away */
+FA_INLINE vf query_spread_of(int u) { return (void)u, vf_set1(2.0); }
+FA_INLINE vf key_spread_of(int u) { return (void)u, vf_set1(2.0); }
+#else
+/* Twice the factors of the exponentials of floats: those of unit u's query and key are u % 16 of each, and their
  * products are 1 (to 2^-38).  So units that hold the same numbers are not rounded the same way: their
  * errors would add up instead of averaging out.  Numbers between the half and the double, drawn one in
  * each 16th of that range (of the logarithm), such that the inverse is a float too. */
@@ -38,20 +54,27 @@ static const float key_spread[N_SPREAD] = {
     0x1.34bfecp+1f, 0x1.b6db6p+0f,  0x1.231e56p+1f, 0x1.6c4c92p+0f, 0x1.61aed2p+1f, 0x1.27a83p+1f,
     0x1.50fabcp+1f, 0x1.e814bcp+0f, 0x1.860c0cp+0f, 0x1.077b76p+1f};
 
+/* Of units u, u + 1, ... and of unit u. */
+FA_INLINE vf query_spread_of(int u) { return vf_load(query_spread + u % N_SPREAD); }
+FA_INLINE vf key_spread_of(int u) { return vf_set1(key_spread[u % N_SPREAD]); }
+#endif
+
 /* sum += the quotients of the terms u .. u + n, n even. */
-FA_INLINE void add_pairs_of_terms(int mr, int clamped, const fa_tile *t, int i, const float *panel,
-                                  int u, int n, vf sum[FA_ADDITIVE_MR][FA_NV]) {
-    const vf one = vf_set1(1.0f), most = vf_set1(0x1p62f);
-    const float *e = t->q + i * t->q_stride;
+FA_INLINE void add_pairs_of_terms(int mr, int clamped, const fa_tile *t, int i,
+                                  const fa_real *panel, int u, int n,
+                                  vf sum[FA_ADDITIVE_MR][FA_NV]) {
+    const vf one = vf_set1(1.0f), most = vf_set1(FA_MOST_PRODUCT);
+    const fa_real *e = (const fa_real *)t->q + i * t->q_stride;
     for (int end = u + n; u < end; u += 2) {
-        const float *f = panel + (int64_t)u * FA_NR;
+        const fa_real *f = panel + (int64_t)u * FA_NR;
         vf f1[FA_NV], f2[FA_NV];
         for (int v = 0; v < FA_NV; v++) {
             f1[v] = vf_load(f + v * VF_LANES);
             f2[v] = vf_load(f + FA_NR + v * VF_LANES);
         }
         for (int r = 0; r < mr; r++) {
-            const float *er = e + r * t->q_stride + u, *ar = t->rows[i + r].minus_2a + u;
+            const fa_real *er = e + r * t->q_stride + u;
+            const fa_real *ar = (const fa_real *)t->rows[i + r].minus_2a + u;
             vf e1 = vf_set1(er[0]), e2 = vf_set1(er[1]);
             vf a1 = vf_set1(ar[0]), a2 = vf_set1(ar[1]);
             for (int v = 0; v < FA_NV; v++) {
@@ -71,12 +94,13 @@ FA_INLINE void add_pairs_of_terms(int mr, int clamped, const fa_tile *t, int i, 
  * sum of its a down: so what is rounded stays small, also where all terms are alike and their
  * roundings too.  Groups are added up in blocks, and blocks in the total, so that many alike do not
  * lose digits one after the other. */
-FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const float *panel,
-                             float *s) {
+FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const fa_real *panel,
+                             fa_real *s) {
     const int n = (int)fa_round_up(t->qk_size, 2);
     vf total[FA_ADDITIVE_MR][FA_NV];
     for (int r = 0; r < mr; r++)
-        for (int v = 0; v < FA_NV; v++) total[r][v] = vf_set1(t->rows[i + r].a_rest[0]);
+        for (int v = 0; v < FA_NV; v++)
+            total[r][v] = vf_set1(*(const fa_real *)t->rows[i + r].a_rest);
     for (int begin = 0; begin < n; begin += FA_ADDITIVE_BLOCK) {
         int end = fa_min(n, begin + FA_ADDITIVE_BLOCK);
         vf sum[FA_ADDITIVE_MR][FA_NV], group[FA_ADDITIVE_MR][FA_NV];
@@ -85,7 +109,8 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
         for (int u = begin; u < end; u += FA_ADDITIVE_GROUP) {
             for (int r = 0; r < mr; r++)
                 for (int v = 0; v < FA_NV; v++)
-                    group[r][v] = vf_set1(t->rows[i + r].a_sums[u / FA_ADDITIVE_GROUP]);
+                    group[r][v] =
+                        vf_set1(((const fa_real *)t->rows[i + r].a_sums)[u / FA_ADDITIVE_GROUP]);
             add_pairs_of_terms(mr, clamped, t, i, panel, u, fa_min(FA_ADDITIVE_GROUP, end - u),
                                group);
             for (int r = 0; r < mr; r++)
@@ -97,12 +122,12 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
     for (int r = 0; r < mr; r++)
         for (int v = 0; v < FA_NV; v++)
             vf_store(s + r * t->s_stride + v * VF_LANES,
-                     vf_mul(total[r][v], vf_set1((float)t->scoring->unit)));
+                     vf_mul(total[r][v], vf_set1((fa_real)t->scoring->unit)));
 }
 
 /* One row and key by tanh itself.  Sums are short ones: in one long sum, numbers of a size would be
  * rounded the same way again and again. */
-static float additive_direct(const float *q, const float *k, const float *a, int n) {
+static fa_real additive_direct(const fa_real *q, const fa_real *k, const fa_real *a, int n) {
     enum { LONGEST = 16 * VF_LANES };
     double total = 0.0;
     for (int u = 0; u < n;) {
@@ -118,21 +143,21 @@ static float additive_direct(const float *q, const float *k, const float *a, int
         }
         total += (double)vf_hsum(sum);
     }
-    return (float)total;
+    return (fa_real)total;
 }
 
 static void FA_NAME(additive)(const fa_tile *t) {
     const int64_t panel_size = fa_round_up(t->qk_size, 2) * FA_NR;
     int any_far = 0;
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = t->k + j / FA_NR * panel_size;
+        const fa_real *panel = (const fa_real *)t->k + j / FA_NR * panel_size;
         int keys_reach = FA_NEAR;
         for (int x = j; x < fa_min(j + FA_NR, t->n_keys); x++) {
             any_far |= t->reach[x] == FA_FAR;
             if (t->reach[x] == FA_WIDE) keys_reach = FA_WIDE;
         }
         for (int i = 0; i < t->n_rows; i += FA_ADDITIVE_MR) {
-            float *s = t->s + (int64_t)i * t->s_stride + j;
+            fa_real *s = scores_of(t, i) + j;
             int n = fa_min(FA_ADDITIVE_MR, t->n_rows - i), clamped = keys_reach == FA_WIDE;
             for (int r = 0; r < n; r++) clamped |= t->rows[i + r].reach == FA_WIDE;
             if (clamped) {
@@ -153,14 +178,15 @@ static void FA_NAME(additive)(const fa_tile *t) {
         int hi = (int)fa_min64(t->n_keys, row->key_hi - t->key_first);
         for (int j = lo; j < hi; j++)
             if (row->reach == FA_FAR || t->reach[j] == FA_FAR)
-                t->s[(int64_t)i * t->s_stride + j] =
-                    (float)t->scoring->unit *
-                    additive_direct(row->query, t->raw_k + j * t->raw_k_stride, row->a, t->qk_size);
+                scores_of(t, i)[j] =
+                    (fa_real)t->scoring->unit *
+                    additive_direct(row->query, (const fa_real *)t->raw_k + j * t->raw_k_stride,
+                                    row->a, t->qk_size);
     }
 }
 
 /* The reach of n numbers, by their largest absolute value. */
-static int reach_of(const float *x, int n) {
+static int reach_of(const fa_real *x, int n) {
     vf near = vf_set1(FA_NEAR_LIMIT), wide = vf_set1(FA_WIDE_LIMIT), one = vf_set1(1.0f);
     vf beyond_near = vf_set1(0.0f), beyond_wide = beyond_near;
     for (int u = 0; u < n; u += VF_LANES) {
@@ -172,23 +198,26 @@ static int reach_of(const float *x, int n) {
     return vf_hmax(beyond_wide) > 0.0f ? FA_FAR : vf_hmax(beyond_near) > 0.0f ? FA_WIDE : FA_NEAR;
 }
 
-static int FA_NAME(additive_row)(const float *q, int n, float *e) {
+static int FA_NAME(additive_row)(const void *query, int n, void *exponentials) {
+    const fa_real *q = query;
+    fa_real *e = exponentials;
     int reach = reach_of(q, n);
     for (int u = 0; u < n; u += VF_LANES) {
         int left = fa_min(VF_LANES, n - u);
         vf x = reach == FA_FAR ? vf_set1(0.0f) : vf_load_part(q + u, left);
-        vf_store_part(e + u, vf_exp_twice(x, vf_load(query_spread + u % N_SPREAD)), left);
+        vf_store_part(e + u, vf_exp_twice(x, query_spread_of(u)), left);
     }
     if (n % 2) e[n] = 0.0f;
     return reach;
 }
 
-static void FA_NAME(pack_additive_keys)(const float *k, int64_t k_stride, int n_keys, int u_size,
+static void FA_NAME(pack_additive_keys)(const void *keys, int64_t k_stride, int n_keys, int u_size,
                                         fa_additive_keys to) {
+    const fa_real *k = keys;
     const int64_t n_rows = fa_round_up(u_size, 2);
     for (int j = 0; j < n_keys; j++) to.reach[j] = (uint8_t)reach_of(k + j * k_stride, u_size);
     for (int j = 0; j < fa_round_up(n_keys, FA_NR); j += VF_LANES) {
-        float *panel = to.panels + j / FA_NR * n_rows * FA_NR + j % FA_NR;
+        fa_real *panel = (fa_real *)to.panels + j / FA_NR * n_rows * FA_NR + j % FA_NR;
         for (int u = 0; u < u_size; u += VF_LANES) {
             int nu = fa_min(VF_LANES, u_size - u);
             vf rows[VF_LANES];
@@ -199,7 +228,7 @@ static void FA_NAME(pack_additive_keys)(const float *k, int64_t k_stride, int n_
             vf_transpose(rows);
             for (int i = 0; i < nu; i++)
                 vf_store(panel + (int64_t)(u + i) * FA_NR,
-                         vf_exp_twice(rows[i], vf_set1(key_spread[(u + i) % N_SPREAD])));
+                         vf_exp_twice(rows[i], key_spread_of(u + i)));
         }
         if (u_size % 2) vf_store(panel + (int64_t)u_size * FA_NR, vf_set1(0.0f));
     }

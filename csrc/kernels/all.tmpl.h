@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * All kernels in order, and the table that leaves the file.
- * Used by isa/<isa>.c after a vector header; FA_ISA names the instruction set.  Holds no algorithm. */
+ * Used by isa/<isa>.c and isa/<isa>_f64.c after a vector header; FA_ISA names the instruction set and
+ * the reals.  Holds no algorithm. */
 
 #include "vec/math.tmpl.h"
 
@@ -24,10 +25,18 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .name = FA_STRING(FA_ISA),
     .mr = FA_MR,
     .nr = FA_NR,
+    .real_bytes = (int)sizeof(fa_real),
+#ifdef FA_REAL_F64
+    .typed = {[FA_F64] = FA_TYPED_KERNELS(f64)},
+#else
     .typed = {[FA_F32] = FA_TYPED_KERNELS(f32),
               [FA_F16] = FA_TYPED_KERNELS(f16),
               [FA_BF16] = FA_TYPED_KERNELS(bf16),
               [FA_I8] = {FA_READERS(i8)}},
+    .ceiling_fma = FA_NAME(ceiling_fma),
+    .ceiling_div = FA_NAME(ceiling_div),
+    .ceiling_read = FA_NAME(ceiling_read),
+#endif
     .product = FA_NAME(product),
     .products = FA_NAME(products),
     .additive = FA_NAME(additive),
@@ -43,8 +52,5 @@ const fa_kernels FA_NAME(fa_kernels) = {
     .merge_row = FA_NAME(merge_row),
     .careful_keys = FA_NAME(careful_keys),
     .careful_finish = FA_NAME(careful_finish),
-    .ceiling_fma = FA_NAME(ceiling_fma),
-    .ceiling_div = FA_NAME(ceiling_div),
-    .ceiling_read = FA_NAME(ceiling_read),
     .probe = FA_NAME(probe),
 };

@@ -17,8 +17,12 @@
                        .finish_row = FA_NAME(finish_row_##e), .store_row = FA_NAME(store_row_##e), \
     }
 
+#ifdef FA_REAL_F64
+#define FA_E f64
+#else
 #define FA_E f32
-#define fa_element float
+#endif
+#define fa_element fa_real
 #define ve_load vf_load
 #define ve_load_part vf_load_part
 #define ve_store vf_store
@@ -32,6 +36,7 @@
 #undef ve_store
 #undef ve_store_part
 
+#ifndef FA_REAL_F64
 /* Parts of shorter numbers go through memory of our own: heads whose size is no multiple of the lanes. */
 #define fa_element uint16_t
 #define ve_load_part FA_TYPED(load_part)
@@ -73,3 +78,4 @@
 #undef ve_load
 #undef ve_load_part
 #undef ve_store_part
+#endif

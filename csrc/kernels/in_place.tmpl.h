@@ -11,7 +11,7 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, const fa_
                                   int j, int n_keys, fa_fetch *ahead) {
     enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)) };
     const int per_row = VF_LANES / n_rows;
-    const float *q = t->q + i * t->q_stride;
+    const fa_real *q = (const fa_real *)t->q + i * t->q_stride;
     const fa_element *k[VF_LANES];
     vf acc[VF_LANES];
     k[0] = keys;
@@ -39,7 +39,7 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, const fa_
         }
     }
     /* Rows of scores have room past the last key: whole groups are stored, the rest is masked later. */
-    float sums[VF_LANES], *s = t->s + (int64_t)i * t->s_stride + j;
+    fa_real sums[VF_LANES], *s = scores_of(t, i) + j;
     vf_store(sums, vf_hsums(acc));
     for (int r = 0; r < n_rows; r++)
         memcpy(s + (int64_t)r * t->s_stride, sums + r * per_row, (size_t)per_row * sizeof *sums);
@@ -74,14 +74,14 @@ static void FA_TYPED(dots)(const fa_tile *t) {
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
-FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const float *alpha,
+FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const fa_real *alpha,
                                        fa_fetch *ahead) {
-    enum {
-        BYTES = FA_NR * (int)sizeof(fa_element), /* of a key: a line of memory or more, */
-        LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
-        KEYS_OF_LINE = BYTES < FA_ALIGN ? FA_ALIGN / BYTES : 1
-    }; /* or less */
-    const float *p = t->s + (int64_t)i * t->s_stride;
+    enum { /* of a key: a line of memory or more, or less */
+           BYTES = FA_NR * (int)sizeof(fa_element),
+           LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
+           KEYS_OF_LINE = BYTES < FA_ALIGN ? FA_ALIGN / BYTES : 1
+    };
+    const fa_real *p = scores_of(t, i);
     int left = t->v_size - c;
     vf acc[FA_MR][FA_NV];
     for (int r = 0; r < mr; r++)
@@ -105,7 +105,7 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
     }
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) {
-            float *o = t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
+            fa_real *o = (fa_real *)t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
             vf_store(o, vf_fma(vf_load(o), vf_set1(alpha[i + r]), acc[r][x]));
         }
 }
@@ -114,19 +114,21 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
  * the order in which it lies; the sums pass through a cache instead. */
 FA_INLINE void FA_TYPED(value_keys)(int n, const fa_tile *t, int j, vf factor) {
     const fa_element *v = (const fa_element *)t->runs->v + j * t->v_stride;
+    const fa_real *s = t->s;
+    fa_real *o = t->o;
     vf p[4];
-    for (int x = 0; x < n; x++) p[x] = vf_set1(t->s[j + x]);
+    for (int x = 0; x < n; x++) p[x] = vf_set1(s[j + x]);
     for (int c = 0; c < t->v_size; c += VF_LANES) {
         int left = t->v_size - c;
-        vf sum = vf_mul(vf_load(t->o + c), factor);
+        vf sum = vf_mul(vf_load(o + c), factor);
         for (int x = 0; x < n; x++, v += t->v_stride)
             sum = vf_fma(p[x], left >= VF_LANES ? ve_load(v + c) : ve_load_part(v + c, left), sum);
         v -= n * t->v_stride;
-        vf_store(t->o + c, sum);
+        vf_store(o + c, sum);
     }
 }
 
-static void FA_TYPED(wide_values)(const fa_tile *t, float alpha) {
+static void FA_TYPED(wide_values)(const fa_tile *t, fa_real alpha) {
     int j = 0;
     for (; j + 4 <= t->n_keys; j += 4) /* 8 at a time are not faster */
         FA_TYPED(value_keys)(4, t, j, vf_set1(j ? 1.0f : alpha));
@@ -135,7 +137,8 @@ static void FA_TYPED(wide_values)(const fa_tile *t, float alpha) {
 
 /* o = o * alpha + s v for a block of rows and values in place.  Meanwhile the next keys are fetched from
  * memory, if they are in place too, else the next columns from a cache. */
-static void FA_TYPED(values)(const fa_tile *t, const float *alpha) {
+static void FA_TYPED(values)(const fa_tile *t, const void *factors) {
+    const fa_real *alpha = factors;
     const int64_t k_bytes = t->k_stride * t->k_item;
     row_groups g;
     if (!t->keys_in_place && t->is_single && t->v_size > 2 * FA_NR) {

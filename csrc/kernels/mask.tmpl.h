@@ -8,17 +8,24 @@
 
 #define FA_TERM_CHUNK 64 /* a multiple of every VF_LANES */
 
-/* Finite numbers beyond the float range become its ends; infinities and NaN stay. */
+/* Finite numbers beyond the range of reals become its ends; infinities and NaN stay. */
 static double saturate(double x) {
-    if (x > FLT_MAX && x < HUGE_VAL) return FLT_MAX;
-    if (x < -FLT_MAX && x > -HUGE_VAL) return -FLT_MAX;
+    if (x > FA_REAL_MAX && x < HUGE_VAL) return FA_REAL_MAX;
+    if (x < -FA_REAL_MAX && x > -HUGE_VAL) return -FA_REAL_MAX;
     return x;
 }
 
-/* Element `at` of an array.  Finite values beyond float saturate: only a given -inf masks. */
-static float number_at(const void *p, int type, int64_t at) {
+/* The same for a sum of two numbers, which may be beyond the range of doubles. */
+static double saturated_sum(double a, double b) {
+    double sum = a + b;
+    int overflows = fabs(sum) > DBL_MAX && fabs(a) <= DBL_MAX && fabs(b) <= DBL_MAX;
+    return overflows ? copysign(DBL_MAX, sum) : sum;
+}
+
+/* Element `at` of an array.  Finite values beyond the range saturate: only a given -inf masks. */
+static fa_real number_at(const void *p, int type, int64_t at) {
     switch (type) {
-    case FA_F64: return (float)saturate(((const double *)p)[at]);
+    case FA_F64: return (fa_real)saturate(((const double *)p)[at]);
     case FA_F16: return fa_from_f16(((const uint16_t *)p)[at]);
     case FA_BF16: return fa_from_bf16(((const uint16_t *)p)[at]);
     case FA_I8: return ((const int8_t *)p)[at];
@@ -27,14 +34,14 @@ static float number_at(const void *p, int type, int64_t at) {
 }
 
 /* s[j] += unit * term[j], and -inf where the term is. */
-static void add_float_term(float *s, int n, const char *term, int type, int64_t stride,
-                           int64_t first, float unit) {
+static void add_float_term(fa_real *s, int n, const char *term, int type, int64_t stride,
+                           int64_t first, fa_real unit) {
     const vf factor = vf_set1(unit), hidden = vf_set1(-INFINITY);
-    float chunk[FA_TERM_CHUNK];
+    fa_real chunk[FA_TERM_CHUNK];
     for (int j = 0; j < n; j += FA_TERM_CHUNK) {
         int n_chunk = fa_min(FA_TERM_CHUNK, n - j);
-        const float *from = (const float *)(const void *)term + first + j;
-        if (type != FA_F32 || stride != 1 || n_chunk % VF_LANES) {
+        const fa_real *from = (const fa_real *)(const void *)term + first + j;
+        if (type != FA_REAL_TYPE || stride != 1 || n_chunk % VF_LANES) {
             for (int i = 0; i < n_chunk; i++)
                 chunk[i] = number_at(term, type, (first + j + i) * stride);
             for (int i = n_chunk; i % VF_LANES; i++) chunk[i] = 0.0f;
@@ -48,7 +55,7 @@ static void add_float_term(float *s, int n, const char *term, int type, int64_t 
 }
 
 /* s[j] = -inf where the mask is false. */
-static void apply_bool_mask(float *s, int n, const char *mask, int64_t stride, int64_t first) {
+static void apply_bool_mask(fa_real *s, int n, const char *mask, int64_t stride, int64_t first) {
     const uint8_t *m = (const uint8_t *)mask;
     uint8_t chunk[FA_TERM_CHUNK];
     for (int j = 0; j < n; j += FA_TERM_CHUNK) {
@@ -66,22 +73,22 @@ static void apply_bool_mask(float *s, int n, const char *mask, int64_t stride, i
 }
 
 /* s[j] += slope * |position - (first + j)| */
-static void add_alibi(float *s, int n, float slope, int64_t position, int64_t first) {
-    const vf step = vf_set1((float)VF_LANES), factor = vf_set1(slope);
-    vf distance = vf_sub(vf_set1((float)(position - first)), vf_iota());
+static void add_alibi(fa_real *s, int n, fa_real slope, int64_t position, int64_t first) {
+    const vf step = vf_set1((fa_real)VF_LANES), factor = vf_set1(slope);
+    vf distance = vf_sub(vf_set1((fa_real)(position - first)), vf_iota());
     for (int j = 0; j < n; j += VF_LANES) {
         vf_store(s + j, vf_fma(vf_abs(distance), factor, vf_load(s + j)));
         distance = vf_sub(distance, step);
     }
 }
 
-static void apply_cap(float *s, int n, float cap_factor) {
+static void apply_cap(fa_real *s, int n, fa_real cap_factor) {
     const vf factor = vf_set1(cap_factor);
     for (int j = 0; j < n; j += VF_LANES) vf_store(s + j, vf_mul(vf_tanh(vf_load(s + j)), factor));
 }
 
 /* s[j] *= factor[j] */
-static void apply_factors(float *s, int n, const float *factor) {
+static void apply_factors(fa_real *s, int n, const fa_real *factor) {
     for (int j = 0; j < n; j += VF_LANES) {
         int left = n - j;
         vf f = left >= VF_LANES ? vf_load(factor + j) : vf_load_part(factor + j, left);
@@ -93,23 +100,23 @@ static void apply_factors(float *s, int n, const float *factor) {
 static void finish_row_scores(const fa_tile *t, int i) {
     const fa_scoring *sc = t->scoring;
     const fa_row *row = &t->rows[i];
-    float *s = t->s + (int64_t)i * t->s_stride;
+    fa_real *s = scores_of(t, i);
     int n = t->n_keys, n_padded = (int)fa_round_up(n, VF_LANES);
     int lo = (int)fa_max64(0, fa_min64(n, row->key_lo - t->key_first));
     int hi = (int)fa_max64(lo, fa_min64(n, row->key_hi - t->key_first));
 
     if (t->key_factors) apply_factors(s, n, t->key_factors);
-    if (sc->has_cap) apply_cap(s, n, sc->cap_factor);
+    if (sc->has_cap) apply_cap(s, n, (fa_real)sc->cap_factor);
     for (int x = 0; x < 2; x++) {
         if (!row->term[x]) continue;
         if (sc->term_type[x] == FA_BOOL)
             apply_bool_mask(s, n, row->term[x], sc->term_stride[x], t->key_first);
         else
             add_float_term(s, n, row->term[x], sc->term_type[x], sc->term_stride[x], t->key_first,
-                           (float)sc->unit);
+                           (fa_real)sc->unit);
     }
-    if (row->slope != 0.0f)
-        add_alibi(s, n, (float)(-sc->unit * row->slope), row->position, t->key_first);
+    if (row->slope != 0.0)
+        add_alibi(s, n, (fa_real)(-sc->unit * row->slope), row->position, t->key_first);
     for (int j = 0; j < lo; j++) s[j] = -INFINITY;
     for (int j = hi; j < n_padded; j++) s[j] = -INFINITY;
 }
@@ -127,12 +134,15 @@ static int careful_terms(const fa_scoring *sc, const fa_row *row, int64_t key, d
         if (sc->term_type[x] == FA_BOOL) {
             if (!((const uint8_t *)row->term[x])[at]) return 0;
         } else {
-            float term = number_at(row->term[x], sc->term_type[x], at);
+            fa_real term = number_at(row->term[x], sc->term_type[x], at);
             if (term == -INFINITY) return 0;
-            *sum += term;
+            *sum = saturated_sum(*sum, term);
         }
     }
-    if (row->slope != 0.0f) *sum -= row->slope * fabs((double)(row->position - key));
+    if (row->slope != 0.0) {
+        double fall = row->slope * fabs((double)(row->position - key));
+        *sum = saturated_sum(*sum, -fmax(-DBL_MAX, fmin(fall, DBL_MAX)));
+    }
     return 1;
 }
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Packing: tiles of keys and values become panels of floats.
+ * Packing: tiles of keys and values become panels of reals.
  * Used by ops/visit.c through the table, a copy for each element type.  It multiplies nothing. */
 
 static void FA_TYPED(pack_keys)(const void *keys, int64_t k_stride, int n_keys, int qk_size,
-                                float *panels) {
+                                void *to_panels) {
     const fa_element *k = keys;
+    fa_real *panels = to_panels;
     for (int j = 0; j < n_keys; j += VF_LANES) {
-        float *to = panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + j % FA_NR;
+        fa_real *to = panels + (int64_t)(j / FA_NR) * FA_NR * qk_size + j % FA_NR;
         int n = fa_min(VF_LANES, n_keys - j);
         for (int d = 0; d < qk_size; d += VF_LANES) {
             int nd = fa_min(VF_LANES, qk_size - d);
@@ -30,16 +31,17 @@ static void FA_TYPED(pack_keys)(const void *keys, int64_t k_stride, int n_keys, 
 }
 
 static void FA_TYPED(pack_values)(const void *values, int64_t v_stride, int n_keys, int v_size,
-                                  const uint8_t *hidden, float *panels) {
+                                  const uint8_t *hidden, void *to_panels) {
     enum { ROWS_AHEAD = 16 }; /* fetched before their turn */
     const fa_element *v = values;
+    fa_real *panels = to_panels;
     for (int j = 0; j < n_keys; j++) {
         const fa_element *from = v + j * v_stride;
         int n = hidden && hidden[j] ? 0 : v_size; /* a hidden row is not read */
         for (int c = 0; c < v_size; c += FA_ALIGN / (int)sizeof *v)
             FA_PREFETCH(from + ROWS_AHEAD * v_stride + c);
         for (int c = 0; c < v_size; c += FA_NR) {
-            float *to = panels + (int64_t)(c / FA_NR) * FA_NR * n_keys + (int64_t)j * FA_NR;
+            fa_real *to = panels + (int64_t)(c / FA_NR) * FA_NR * n_keys + (int64_t)j * FA_NR;
             for (int x = 0; x < FA_NR; x += VF_LANES) {
                 int left = n - c - x;
                 vf_store(to + x, left >= VF_LANES ? ve_load(from + c + x)

@@ -2,7 +2,7 @@
  * Hard attention: one key a row, the one of the largest score or one drawn by the weights.
  * Used by ops/pick.c through the table, on tiles of final scores.  It reads no value. */
 
-static int has_nan(const float *s, int n) {
+static int has_nan(const fa_real *s, int n) {
     vf found = vf_set1(0.0f);
     for (int j = 0; j < n; j += VF_LANES) {
         vf x = vf_load(s + j);
@@ -12,15 +12,16 @@ static int has_nan(const float *s, int n) {
 }
 
 static void FA_NAME(top)(const fa_tile *t) {
+    fa_real *row_max = t->row_max, *row_sum = t->row_sum;
     int n = (int)fa_round_up(t->n_keys, VF_LANES); /* the rest of the last vector is -inf */
     for (int i = 0; i < t->n_rows; i++) {
-        const float *s = t->s + (int64_t)i * t->s_stride;
-        float top = row_top(s, n);
-        if (has_nan(s, n)) t->row_sum[i] = NAN;
-        if (!(top > t->row_max[i])) continue;
+        const fa_real *s = scores_of(t, i);
+        fa_real top = row_top(s, n);
+        if (has_nan(s, n)) row_sum[i] = NAN;
+        if (!(top > row_max[i])) continue;
         int j = 0;
         while (s[j] != top) j++;
-        t->row_max[i] = top;
+        row_max[i] = top;
         t->picks[i] = t->key_first + j;
     }
 }
@@ -30,13 +31,13 @@ static void FA_NAME(top)(const fa_tile *t) {
 static void FA_NAME(draw)(const fa_tile *t) {
     FA_NAME(weights)(t);
     for (int i = 0; i < t->n_rows; i++) {
-        const float *s = t->s + (int64_t)i * t->s_stride;
+        const fa_real *s = scores_of(t, i);
         double left = t->draws[i];
         int last = t->n_keys - 1;
         if (left < 0.0) continue; /* found in an earlier tile */
         vf sums = vf_set1(0.0f);
         for (int j = 0; j < t->n_keys; j += VF_LANES) sums = vf_add(sums, vf_load(s + j));
-        float sum = vf_hsum(sums);
+        fa_real sum = vf_hsum(sums);
         t->draws[i] = left - (double)sum;
         if (t->draws[i] < 0.0) {
             int j = 0;

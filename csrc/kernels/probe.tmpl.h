@@ -2,6 +2,7 @@
  * Windows onto the vector layer: one operation over arrays, for tests, and the machine's ceilings,
  * for benchmarks.  Used through the table by fa_probe and fa_ceiling_*.  No attention in here. */
 
+#ifndef FA_REAL_F64
 static vf through_f16(vf a) {
     uint16_t lanes[VF_LANES];
     vf_store_f16(lanes, a);
@@ -20,6 +21,7 @@ static vf from_i8(vf a) {
     for (int i = 0; i < VF_LANES; i++) bytes[i] = (int8_t)lanes[i];
     return vf_load_i8(bytes);
 }
+#endif
 
 /* out[i] = op(a[i], b[i], c[i]); operations across lanes see VF_LANES of them at a time. */
 FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
@@ -39,9 +41,11 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     FA_PROBE("copysign", vf_copysign(a, b))
     FA_PROBE("fraction", vf_fraction(a, &half))
     FA_PROBE("half_pow2", (vf_fraction(a, &half), half))
+#ifndef FA_REAL_F64
     FA_PROBE("f16", through_f16(a))
     FA_PROBE("bf16", through_bf16(a))
     FA_PROBE("i8", from_i8(a))
+#endif
     FA_PROBE("lt", vf_select(vm_lt(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("eq", vf_select(vm_eq(a, b), vf_set1(1.0f), vf_set1(0.0f)))
     FA_PROBE("select", vf_select(vm_lt(a, vf_set1(0.0f)), b, c))
@@ -56,11 +60,13 @@ FA_INLINE int probe_vector(const char *op, vf a, vf b, vf c, vf *out) {
     return 0;
 }
 
-static int FA_NAME(probe)(const char *op, const float *a, const float *b, const float *c,
-                          float *out, int64_t n) {
+static int FA_NAME(probe)(const char *op, const void *first, const void *second, const void *third,
+                          void *result, int64_t n) {
+    const fa_real *a = first, *b = second, *c = third;
+    fa_real *out = result;
     vf r = vf_set1(0.0f);
     if (strcmp(op, "lanes") == 0) { /* out[i] = VF_LANES */
-        for (int64_t i = 0; i < n; i++) out[i] = (float)VF_LANES;
+        for (int64_t i = 0; i < n; i++) out[i] = (fa_real)VF_LANES;
         return 1;
     }
     if (strcmp(op, "transpose") == 0) { /* blocks of VF_LANES rows of VF_LANES numbers */
@@ -97,17 +103,18 @@ static int FA_NAME(probe)(const char *op, const float *a, const float *b, const 
     return 1;
 }
 
+#ifndef FA_REAL_F64
 /* Independent chains: 12 hide 4 cycles of latency on up to three FMA units, and fit into 16 registers;
  * where the register block shows that there are more registers, 16 do it on four.  (gcc unrolls no
  * loop of more than 16 rounds on its own.) */
 static double FA_NAME(ceiling_fma)(int64_t n_rounds) {
     enum { CHAINS = FA_MR * FA_NV > 12 ? 16 : 12 };
     vf acc[CHAINS], a = vf_set1(0.999999f), b = vf_set1(1e-6f), sum = vf_set1(0.0f);
-    for (int i = 0; i < CHAINS; i++) acc[i] = vf_set1((float)i);
+    for (int i = 0; i < CHAINS; i++) acc[i] = vf_set1((fa_real)i);
     for (int64_t n = 0; n < n_rounds; n++)
         for (int i = 0; i < CHAINS; i++) acc[i] = vf_fma(a, b, acc[i]);
     for (int i = 0; i < CHAINS; i++) sum = vf_add(sum, acc[i]);
-    volatile float keep = vf_hsum(sum);
+    volatile fa_real keep = vf_hsum(sum);
     (void)keep;
     return 2.0 * CHAINS * VF_LANES * (double)n_rounds;
 }
@@ -117,16 +124,16 @@ static double FA_NAME(ceiling_fma)(int64_t n_rounds) {
 static double FA_NAME(ceiling_div)(int64_t n_rounds) {
     enum { CHAINS = 8 };
     vf x[CHAINS], b = vf_set1(1.7f), sum = vf_set1(0.0f);
-    for (int i = 0; i < CHAINS; i++) x[i] = vf_set1(1.1f + (float)i);
+    for (int i = 0; i < CHAINS; i++) x[i] = vf_set1(1.1f + (fa_real)i);
     for (int64_t n = 0; n < n_rounds; n++)
         for (int i = 0; i < CHAINS; i++) x[i] = vf_div(b, x[i]);
     for (int i = 0; i < CHAINS; i++) sum = vf_add(sum, x[i]);
-    volatile float keep = vf_hsum(sum);
+    volatile fa_real keep = vf_hsum(sum);
     (void)keep;
     return (double)(CHAINS * VF_LANES) * (double)n_rounds;
 }
 
-static double FA_NAME(ceiling_read)(const float *data, int64_t n) {
+static double FA_NAME(ceiling_read)(const fa_real *data, int64_t n) {
     enum { STREAMS = 8 };
     vf acc[STREAMS];
     int64_t i = 0;
@@ -137,3 +144,4 @@ static double FA_NAME(ceiling_read)(const float *data, int64_t n) {
     for (int x = 1; x < STREAMS; x++) acc[0] = vf_add(acc[0], acc[x]);
     return (double)vf_hsum(acc[0]);
 }
+#endif

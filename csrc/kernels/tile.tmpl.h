@@ -3,13 +3,13 @@
  * Used by ops/visit.c through the table, and by the other kernels.  Knows nothing of softmax or masks.
  *
  * Both products of attention have the form C[mr x NR] = A[mr x n] B[n x NR]: A is read a number at a
- * time and broadcast, B comes in rows of NR contiguous floats (panels: one after the other), C stays in registers.  Each element of
+ * time and broadcast, B comes in rows of NR contiguous reals (panels: one after the other), C stays in registers.  Each element of
  * C is one chain of fused multiply-adds over n, so its bits do not depend on mr or on its place.
  * lines: NULL (a literal), or memory of which a cache line is fetched in each of the n steps. */
 
 #define FA_NR (FA_NV * VF_LANES)
 
-FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const float *b,
+FA_INLINE void block_product(int mr, const fa_real *a, int64_t a_stride, const fa_real *b,
                              int64_t b_stride, int n, const char *lines, vf c[FA_MR][FA_NV]) {
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) c[i][v] = vf_set1(0.0f);
@@ -25,8 +25,8 @@ FA_INLINE void block_product(int mr, const float *a, int64_t a_stride, const flo
 }
 
 /* s[i, 0..NR) = q[i] . panel, for mr rows (mr is a literal at every call). */
-FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float *panel, int qk_size,
-                          const char *lines, float *s, int s_stride) {
+FA_INLINE void score_rows(int mr, const fa_real *q, int64_t q_stride, const fa_real *panel,
+                          int qk_size, const char *lines, fa_real *s, int s_stride) {
     vf c[FA_MR][FA_NV];
     block_product(mr, q, q_stride, panel, FA_NR, qk_size, lines, c);
     for (int i = 0; i < mr; i++)
@@ -34,13 +34,13 @@ FA_INLINE void score_rows(int mr, const float *q, int64_t q_stride, const float 
 }
 
 /* o[i, 0..NR) = o[i] * alpha[i] + p[i] . panel: the rescaling of the streaming softmax rides along. */
-FA_INLINE void value_rows(int mr, const float *p, int p_stride, const float *panel, int n_keys,
-                          const float *alpha, float *o, int o_stride) {
+FA_INLINE void value_rows(int mr, const fa_real *p, int p_stride, const fa_real *panel, int n_keys,
+                          const fa_real *alpha, fa_real *o, int o_stride) {
     vf c[FA_MR][FA_NV];
     block_product(mr, p, p_stride, panel, FA_NR, n_keys, NULL, c);
     for (int i = 0; i < mr; i++)
         for (int v = 0; v < FA_NV; v++) {
-            float *at = o + i * o_stride + v * VF_LANES;
+            fa_real *at = o + i * o_stride + v * VF_LANES;
             vf_store(at, vf_fma(vf_load(at), vf_set1(alpha[i]), c[i][v]));
         }
 }
@@ -101,6 +101,11 @@ static void group_rows(const fa_tile *t, row_groups *g) {
     g->first[g->n] = t->n_rows;
 }
 
+/* Row i of the tile's scores. */
+FA_INLINE fa_real *scores_of(const fa_tile *t, int i) {
+    return (fa_real *)t->s + (int64_t)i * t->s_stride;
+}
+
 /* s = q k^T for a block of rows and packed keys.  Panels outside, rows inside: one panel stays in
  * the first-level cache while all rows of the block pass over it. */
 static void FA_NAME(products)(const fa_tile *t) {
@@ -108,11 +113,11 @@ static void FA_NAME(products)(const fa_tile *t) {
     FA_ASSERT(t->n_rows <= FA_MAX_ROW_BLOCK && t->n_keys > 0);
     group_rows(t, g);
     for (int j = 0; j < t->n_keys; j += FA_NR) {
-        const float *panel = t->k + (int64_t)j * t->qk_size;
+        const fa_real *panel = (const fa_real *)t->k + (int64_t)j * t->qk_size;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x];
-            const float *q = t->q + i * t->q_stride;
-            float *s = t->s + i * t->s_stride + j;
+            const fa_real *q = (const fa_real *)t->q + i * t->q_stride;
+            fa_real *s = scores_of(t, i) + j;
             if (j >= g->n_keys[x]) continue;
             const char *lines = fetch_step(t->ahead, t->qk_size);
             int mr = g->first[x + 1] - i;
@@ -129,16 +134,17 @@ static void FA_NAME(products)(const fa_tile *t) {
     }
 }
 
-/* o = o * alpha + s v for a block of rows and packed values; panels have v_stride floats. */
-static void FA_NAME(add_values)(const fa_tile *t, const float *alpha) {
+/* o = o * alpha + s v for a block of rows and packed values; panels have v_stride reals. */
+static void FA_NAME(add_values)(const fa_tile *t, const void *factors) {
+    const fa_real *alpha = factors;
     row_groups groups, *g = &groups;
     group_rows(t, g);
     for (int c = 0; c < t->v_size; c += FA_NR) {
-        const float *panel = t->v + (c / FA_NR) * t->v_stride;
+        const fa_real *panel = (const fa_real *)t->v + (c / FA_NR) * t->v_stride;
         for (int x = 0; x < g->n; x++) {
             int i = g->first[x], n = g->n_keys[x];
-            const float *p = t->s + i * t->s_stride;
-            float *o = t->o + i * t->o_stride + c;
+            const fa_real *p = scores_of(t, i);
+            fa_real *o = (fa_real *)t->o + i * t->o_stride + c;
             fetch_step(t->ahead, 0);
 #define FA_BODY(mr) value_rows(mr, p, t->s_stride, panel, n, alpha + i, o, t->o_stride)
             FA_ROWS_SWITCH(g->first[x + 1] - i, FA_BODY)
@@ -148,12 +154,12 @@ static void FA_NAME(add_values)(const fa_tile *t, const float *alpha) {
 }
 
 /* c[i, 0..NR) = a[i] b, for any number of rows. */
-static void FA_NAME(product)(const float *a, int64_t a_stride, int64_t n_rows, const float *b,
-                             int64_t b_stride, int n, float *c, int64_t c_stride) {
+static void FA_NAME(product)(const void *a, int64_t a_stride, int64_t n_rows, const void *b,
+                             int64_t b_stride, int n, void *c, int64_t c_stride) {
     for (int64_t i = 0; i < n_rows; i += FA_MR) {
         vf sums[FA_MR][FA_NV];
-        const float *rows = a + i * a_stride;
-        float *to = c + i * c_stride;
+        const fa_real *rows = (const fa_real *)a + i * a_stride;
+        fa_real *to = (fa_real *)c + i * c_stride;
 #define FA_BODY(mr)                                                \
     block_product(mr, rows, a_stride, b, b_stride, n, NULL, sums); \
     for (int r = 0; r < mr; r++)                                   \

@@ -7,7 +7,7 @@
 #include "ops/plan.h"
 
 /* Fills fa_plan_factors(desc).n_rows rows: attention_v times -2, padded with zeros, then its sums. */
-void fa_additive_factors(const fa_sdpa_desc *desc, float *factors);
+void fa_additive_factors(const fa_sdpa_desc *desc, int real_bytes, void *factors);
 
 /* The two parts of what fa_additive_pack made. */
 fa_additive_keys fa_additive_split(const fa_kernels *kernels, void *packed, int64_t n_keys,

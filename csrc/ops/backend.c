@@ -7,15 +7,16 @@
 #include "base/pool.h"
 #include "isa/isa_list.h"
 
-#define FA_DECLARE(name, needs) extern const fa_kernels fa_kernels__##name;
+#define FA_DECLARE(name, needs) \
+    extern const fa_kernels fa_kernels__##name, fa_kernels__##name##_f64;
 FA_ISA_LIST(FA_DECLARE)
 
 typedef struct entry {
-    const fa_kernels *kernels;
+    const fa_kernels *kernels, *of_doubles;
     uint32_t needs;
 } entry;
 
-#define FA_ENTRY(name, needs) {&fa_kernels__##name, needs},
+#define FA_ENTRY(name, needs) {&fa_kernels__##name, &fa_kernels__##name##_f64, needs},
 static const entry entries[] = {FA_ISA_LIST(FA_ENTRY)};
 enum { N_ENTRIES = sizeof entries / sizeof entries[0] };
 
@@ -31,14 +32,14 @@ int fa_backend_supported(int index) {
     return (fa_cpu_features() & entries[index].needs) == entries[index].needs;
 }
 
-const fa_kernels *fa_backend_get(int index) {
+const fa_kernels *fa_backend_get(int index, int type) {
     if (index < 0 || index >= N_ENTRIES || !fa_backend_supported(index)) return NULL;
-    return entries[index].kernels;
+    return type == FA_F64 ? entries[index].of_doubles : entries[index].kernels;
 }
 
-int fa_probe(int backend, const char *op, const float *a, const float *b, const float *c,
-             float *out, int64_t n) {
-    const fa_kernels *kernels = fa_backend_get(backend);
+int fa_probe(int backend, int type, const char *op, const void *a, const void *b, const void *c,
+             void *out, int64_t n) {
+    const fa_kernels *kernels = fa_backend_get(backend, type);
     return kernels && kernels->probe(op, a, b, c, out, n) ? FA_OK : FA_BROKEN_CONTRACT;
 }
 
@@ -76,7 +77,7 @@ static void read_task(void *ctx, int64_t i, fa_worker *worker) {
 static double run_ceiling(const fa_exec *exec, ceiling *c, fa_task_fn task) {
     int n = fa_min(exec->n_threads, FA_MAX_CEILING_THREADS);
     double sum = 0.0;
-    c->kernels = fa_backend_get(exec->backend);
+    c->kernels = fa_backend_get(exec->backend, FA_F32);
     c->n_parts = n;
     if (!c->kernels || fa_pool_run(n, task, c, n, NULL) != FA_OK) return 0.0;
     for (int i = 0; i < n; i++) sum += c->result[i];

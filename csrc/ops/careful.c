@@ -21,7 +21,7 @@ static fa_careful begin(const fa_task *t, int i) {
         .sink = t->rows[i].sink,
         .top = t->rows[i].sink,
         .acc = t->careful,
-        .scratch = (float *)(void *)(t->careful + d->v_size),
+        .scratch = t->careful + d->v_size,
         .pick = -1,
     };
 }

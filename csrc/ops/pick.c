@@ -5,6 +5,7 @@
 #include "ops/pick.h"
 
 #include "ops/careful.h"
+#include "ops/real.h"
 #include "ops/visit.h"
 
 static void walk(const fa_task *t) {
@@ -22,17 +23,18 @@ static void walk(const fa_task *t) {
 
 /* Whether scores and sums stayed finite; where only the largest score was looked for, the sum is 0. */
 static int is_found(const fa_task *t, int i) {
-    float sum = t->row_sum[i];
-    int sum_is_good = t->job->desc->draws ? sum > 0.0f && sum <= FLT_MAX : sum == 0.0f;
-    return fabsf(t->row_max[i]) <= FLT_MAX && sum_is_good;
+    int bytes = t->real_bytes;
+    double sum = fa_real_at(t->row_sum, i, bytes), top = fa_real_at(t->row_max, i, bytes);
+    int sum_is_good = t->job->desc->draws ? sum > 0.0 && sum <= DBL_MAX : sum == 0.0;
+    return fabs(top) <= DBL_MAX && sum_is_good;
 }
 
 static void fill_with_nan(const fa_task *t, void *out) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t item = fa_type_bytes(d->out.type);
-    const float nan = NAN;
+    fa_real_put(t->scores, 0, NAN, t->real_bytes);
     for (int64_t x = 0; x < d->v_size; x++)
-        t->job->kernels->typed[d->out.type].store_row(&nan, 1, (char *)out + x * item);
+        t->job->kernels->typed[d->out.type].store_row(t->scores, 1, (char *)out + x * item);
 }
 
 void fa_pick_rows(const fa_task *t) {

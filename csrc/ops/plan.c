@@ -43,25 +43,26 @@ int fa_type_bytes(int type) {
 }
 
 /* Whether chunks are tasks of their own: heads alone would not do, and the states are few. */
-static int may_split(const fa_sdpa_desc *d, const fa_plan *p) {
-    int64_t n_floats = p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32);
+static int may_split(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p) {
+    int64_t n_reals = p->n_heads * p->n_chunks * p->n_rows * (d->v_size + 32);
     return p->n_heads < DECODE_HEADS && p->n_chunks > 1 &&
-           n_floats <= DECODE_MOST_PARTIAL / (int64_t)sizeof(float);
+           n_reals <= DECODE_MOST_PARTIAL / k->real_bytes;
 }
 
-static void cut_decode(const fa_sdpa_desc *d, fa_plan *p) {
+static void cut_decode(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
     p->rows_per_task = fa_max64(1, p->n_rows);
-    static const int keys_of_bytes[] = {[FA_F32] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
+    static const int keys_of_bytes[] = {
+        [FA_F32] = 1, [FA_F64] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
     p->key_tile = DECODE_TILE * keys_of_bytes[d->key.type];
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
-    p->split_keys = may_split(d, p);
+    p->split_keys = may_split(d, k, p);
 }
 
 static void cut_prefill(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
-    int64_t widest = fa_max64(1, fa_max64(d->qk_size, d->v_size)) * (int64_t)sizeof(float);
+    int64_t widest = fa_max64(1, fa_max64(d->qk_size, d->v_size)) * k->real_bytes;
     int64_t tile = fa_min64(PREFILL_MAX_TILE, PREFILL_TILE_BYTES / widest);
     int64_t rows = fa_ceil_div(p->n_heads * p->n_rows, PREFILL_TASKS);
     rows = fa_max64(PREFILL_MIN_ROWS, fa_min64(rows, PREFILL_MAX_ROWS));
@@ -86,11 +87,11 @@ static void cut_additive(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p)
     p->key_tile = (int)fa_round_up(fa_min(p->key_tile, ADDITIVE_TILE), k->nr);
     p->key_chunk = fa_round_up(fa_max64(ADDITIVE_CHUNK, smallest), p->key_tile);
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
-    p->split_keys = may_split(d, p);
+    p->split_keys = may_split(d, k, p);
 }
 
 fa_factors fa_plan_factors(const fa_sdpa_desc *d) {
-    int64_t line = FA_ALIGN / (int64_t)sizeof(float);
+    int64_t line = FA_ALIGN / (int64_t)sizeof(float); /* or two, of doubles */
     if (!d->attention_v) return (fa_factors){0, 0, 0};
     int64_t n_groups = fa_ceil_div(d->qk_size + 1, FA_ADDITIVE_GROUP);
     return (fa_factors){d->attention_v_stride ? d->n_q_heads : 1, fa_round_up(d->qk_size + 1, line),
@@ -111,7 +112,7 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     if (d->attention_v)
         cut_additive(d, k, p);
     else if (p->is_decode)
-        cut_decode(d, p);
+        cut_decode(d, k, p);
     else
         cut_prefill(d, k, p);
     p->n_row_tasks = fa_ceil_div(p->n_rows, p->rows_per_task);
@@ -123,7 +124,7 @@ void fa_plan_sdpa(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
         d->centers ? fmin(2.0 * d->half_width + 1.0, (double)d->n_keys) : (double)d->n_keys;
     double pairs = (double)p->n_heads * (double)p->n_rows * width;
     double size = (double)(d->qk_size + d->v_size);
-    double bytes = (double)p->n_heads * (double)d->n_keys * size * 4.0;
+    double bytes = (double)p->n_heads * (double)d->n_keys * size * k->real_bytes;
     p->cost_ns = pairs * size * 0.02 + bytes * 0.05;                    /* 100 GFLOP/s, 20 GB/s */
     if (d->attention_v) p->cost_ns += pairs * (double)d->qk_size * 0.1; /* 10 G tanh/s */
 }
@@ -132,14 +133,14 @@ void fa_plan_scoring(const fa_sdpa_desc *d, fa_scoring *sc) {
     sc->has_cap = d->softcap > 0.0;
     /* Where the largest score is all that is wanted, scores that are equal must stay so. */
     sc->unit = d->picks && !d->draws ? 1.0 : FA_LOG2E;
-    sc->q_factor = (float)(sc->has_cap ? d->scale / d->softcap : d->scale * sc->unit);
-    sc->cap_factor = (float)(d->softcap * sc->unit);
+    sc->q_factor = sc->has_cap ? d->scale / d->softcap : d->scale * sc->unit;
+    sc->cap_factor = d->softcap * sc->unit;
     sc->scale = d->scale;
     sc->softcap = d->softcap;
     sc->sigma = d->centers ? d->sigma : 0.0;
-    sc->gauss = 0.0f;
+    sc->gauss = 0.0;
     if (sc->sigma > 0.0)
-        sc->gauss = -(float)fmax(FLT_MIN, fmin(FA_LOG2E / (2.0 * sc->sigma * sc->sigma), FLT_MAX));
+        sc->gauss = -fmax(DBL_MIN, fmin(FA_LOG2E / (2.0 * sc->sigma * sc->sigma), DBL_MAX));
     sc->term_type[0] = d->bias.type;
     sc->term_type[1] = d->attn_mask.type;
     sc->term_stride[0] = d->bias.col_stride;
@@ -159,12 +160,11 @@ static int64_t gathered_bytes(const fa_sdpa_desc *d) {
 
 void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p, fa_layout *l) {
     size_t rows = (size_t)fa_min64(p->rows_per_task, fa_max64(1, p->n_rows)), at = 0;
-    size_t tile = (size_t)fa_round_up(p->key_tile, k->nr), f = sizeof(float);
+    size_t tile = (size_t)fa_round_up(p->key_tile, k->nr), f = (size_t)k->real_bytes;
     int several = p->n_chunks > 1;
-    l->q_stride = fa_round_up(d->qk_size + (d->attention_v != NULL), FA_ALIGN / sizeof(float));
+    l->q_stride = fa_round_up(d->qk_size + (d->attention_v != NULL), FA_ALIGN / k->real_bytes);
     l->o_stride = fa_round_up(d->v_size, k->nr);
-    l->s_stride =
-        (int)tile + FA_ALIGN / (int)sizeof(float); /* rows fall into different cache sets */
+    l->s_stride = (int)tile + FA_ALIGN / k->real_bytes; /* rows fall into different cache sets */
 
     l->rows = take(&at, rows, sizeof(fa_row));
     l->q = take(&at, rows * (size_t)l->q_stride, f);
@@ -175,13 +175,14 @@ void fa_plan_layout(const fa_sdpa_desc *d, const fa_kernels *k, const fa_plan *p
     l->part_sum = several ? take(&at, rows, f) : l->row_sum;
     l->part_o = several ? take(&at, rows * (size_t)l->o_stride, f) : l->o;
     l->scores = take(&at, (size_t)p->row_block * (size_t)l->s_stride, f);
+    l->alpha = take(&at, FA_MAX_ROW_BLOCK, f);
     size_t key_size = (size_t)(d->attention_v ? fa_round_up(d->qk_size, 2) : d->qk_size);
     l->k_panels = take(&at, p->pack_keys ? tile * key_size : 0, f);
     l->reach = take(&at, d->attention_v && p->pack_keys ? tile : 0, 1);
     l->v_panels = take(&at, tile * (size_t)l->o_stride, f);
     l->hidden = take(&at, tile, 1);
     l->finished = take(&at, rows, 1);
-    /* sums, and a query, a key and a value as floats */
+    /* sums, and a query, a key and a value of 16-bit numbers as floats */
     l->careful =
         take(&at, (size_t)(d->v_size + d->qk_size + fa_ceil_div(d->v_size, 2)), sizeof(double));
     size_t keys = (size_t)p->key_tile;

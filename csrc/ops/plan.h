@@ -39,14 +39,14 @@ void fa_plan_scoring(const fa_sdpa_desc *desc, fa_scoring *scoring);
 typedef struct fa_layout {
     size_t rows, q, row_max, row_sum, o; /* the task's rows and their state */
     size_t part_max, part_sum, part_o;   /* the state of one chunk, where there are several */
-    size_t scores, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
+    size_t scores, alpha, k_panels, v_panels, reach, hidden, finished, careful, picks, draws;
     size_t gathered, factors;   /* of a tile */
     size_t size;                /* the last offset */
-    int64_t q_stride, o_stride; /* elements */
+    int64_t q_stride, o_stride; /* reals */
     int s_stride;
 } fa_layout;
 
-/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many floats of each; the last of
+/* Additive scores: one row of factors (fa_row.minus_2a, a_sums) has so many reals of each; the last of
  * the sums is that of |a|, the one before it what rounding took from all others. */
 typedef struct fa_factors {
     int64_t n_rows, n_minus_2a, n_sums;

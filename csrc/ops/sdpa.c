@@ -7,13 +7,15 @@
 #include "ops/backend.h"
 #include "ops/careful.h"
 #include "ops/pick.h"
+#include "ops/real.h"
 #include "ops/sdpa.h"
 #include "ops/visit.h"
 
 static int finish_row(const fa_task *t, int i) {
     return t->job->kernels->typed[t->job->desc->out.type].finish_row(
-        &t->row_max[i], &t->row_sum[i], t->o + i * t->job->layout.o_stride,
-        (float)(t->rows[i].sink * FA_LOG2E), (int)t->job->desc->v_size, fa_task_out(t, i));
+        fa_task_reals(t, t->row_max, i), fa_task_reals(t, t->row_sum, i),
+        fa_task_reals(t, t->o, i * t->job->layout.o_stride), t->rows[i].sink * FA_LOG2E,
+        (int)t->job->desc->v_size, fa_task_out(t, i));
 }
 
 /* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done
@@ -21,17 +23,21 @@ static int finish_row(const fa_task *t, int i) {
  * clean data), and, if that was not it, in double. */
 static void finish_rows(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
+    const int bytes = t->real_bytes;
     uint8_t *done = t->finished;
     if (fa_pool_poll(t->worker)) return; /* given up: the state may be incomplete */
     for (int i = 0; i < t->n_rows; i++) {
         done[i] = (uint8_t)finish_row(t, i);
         if (!done[i] && fa_pool_poll(t->worker)) return;
-        if (!done[i] && t->row_sum[i] > 0.0f && t->row_sum[i] <= FLT_MAX) {
+        double sum = fa_real_at(t->row_sum, i, bytes);
+        if (!done[i] && sum > 0.0 && sum <= DBL_MAX) {
             fa_visit_chunks(t, i, 1, FA_ONLY_VISIBLE);
             done[i] = (uint8_t)finish_row(t, i);
+            sum = fa_real_at(t->row_sum, i, bytes);
         }
         if (done[i] && d->lse)
-            *fa_task_lse(t, i) = (float)(t->row_max[i] * FA_LN2 + log((double)t->row_sum[i]));
+            fa_real_put(fa_task_lse(t, i), 0, fa_real_at(t->row_max, i, bytes) * FA_LN2 + log(sum),
+                        bytes);
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
@@ -76,9 +82,9 @@ static void rows_task(void *ctx, int64_t index, fa_worker *worker) {
 }
 
 /* The kept state of one chunk of one head: outputs of all rows, then maxima, then sums. */
-static float *partial_state(const fa_job *j, int64_t head, int64_t chunk) {
-    return j->partial +
-           (head * j->plan.n_chunks + chunk) * j->plan.n_rows * (j->layout.o_stride + 2);
+static char *partial_state(const fa_job *j, int64_t head, int64_t chunk) {
+    return j->partial + (head * j->plan.n_chunks + chunk) * j->plan.n_rows *
+                            (j->layout.o_stride + 2) * j->kernels->real_bytes;
 }
 
 static void chunk_task(void *ctx, int64_t index, fa_worker *worker) {
@@ -87,8 +93,8 @@ static void chunk_task(void *ctx, int64_t index, fa_worker *worker) {
     fa_task t;
     fa_task_begin(j, worker, head, 0, &t);
     t.part_o = partial_state(j, head, chunk);
-    t.part_max = t.part_o + j->plan.n_rows * j->layout.o_stride;
-    t.part_sum = t.part_max + j->plan.n_rows;
+    t.part_max = fa_task_reals(&t, t.part_o, j->plan.n_rows * j->layout.o_stride);
+    t.part_sum = fa_task_reals(&t, t.part_max, j->plan.n_rows);
     fa_visit_chunk(&t, 0, t.n_rows, chunk, FA_ACCUMULATE);
 }
 
@@ -99,10 +105,12 @@ static void merge_task(void *ctx, int64_t head, fa_worker *worker) {
     fa_task_begin(j, worker, head, 0, &t);
     fa_clear_state(&t, 0, t.n_rows, t.row_max, t.row_sum, t.o);
     for (int64_t chunk = 0; chunk < j->plan.n_chunks; chunk++) {
-        const float *o = partial_state(j, head, chunk), *row_max = o + n * stride;
+        char *o = partial_state(j, head, chunk), *row_max = fa_task_reals(&t, o, n * stride);
         for (int i = 0; i < t.n_rows; i++)
-            j->kernels->merge_row(&t.row_max[i], &t.row_sum[i], t.o + i * stride, row_max[i],
-                                  row_max[n + i], o + i * stride, (int)stride);
+            j->kernels->merge_row(fa_task_reals(&t, t.row_max, i), fa_task_reals(&t, t.row_sum, i),
+                                  fa_task_reals(&t, t.o, i * stride), fa_task_reals(&t, row_max, i),
+                                  fa_task_reals(&t, row_max, n + i),
+                                  fa_task_reals(&t, o, i * stride), (int)stride);
     }
     finish_rows(&t);
 }
@@ -123,7 +131,7 @@ char *fa_take_scratch(size_t shared, size_t each, int *n_threads) {
 }
 
 int fa_sdpa(const fa_sdpa_desc *desc) {
-    fa_job job = {.desc = desc, .kernels = fa_backend_get(desc->exec.backend)};
+    fa_job job = {.desc = desc, .kernels = fa_backend_get(desc->exec.backend, desc->out.type)};
     if (!job.kernels || desc->exec.n_threads < 1) return FA_BROKEN_CONTRACT;
     if (desc->n_batch == 0 || desc->n_q_heads == 0 || desc->n_queries == 0) return FA_OK;
     fa_fpenv env = fa_fpenv_enter(); /* tasks do the same */
@@ -132,24 +140,23 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
     fa_plan_scoring(desc, &job.scoring);
     fa_fpenv_leave(&env);
 
-    size_t partial = 0;
+    size_t partial = 0, item = (size_t)job.kernels->real_bytes;
     if (job.plan.split_keys)
-        partial = (size_t)(job.plan.n_tasks * job.plan.n_rows * (job.layout.o_stride + 2)) *
-                  sizeof(float);
+        partial = (size_t)(job.plan.n_tasks * job.plan.n_rows * (job.layout.o_stride + 2)) * item;
     fa_factors factors = fa_plan_factors(desc);
-    size_t n_factors = (size_t)(factors.n_rows * (factors.n_minus_2a + factors.n_sums));
-    partial = (size_t)fa_round_up((int64_t)(partial + n_factors * sizeof(float)), FA_ALIGN);
+    size_t factor_bytes = (size_t)(factors.n_rows * (factors.n_minus_2a + factors.n_sums)) * item;
+    partial = (size_t)fa_round_up((int64_t)(partial + factor_bytes), FA_ALIGN);
     int n_threads = fa_useful_threads(job.plan.cost_ns, job.plan.n_tasks, desc->exec.n_threads);
     char *block = fa_take_scratch(partial, job.layout.size, &n_threads);
     if (!block) return FA_NO_MEMORY;
     job.n_threads = n_threads;
-    job.factors = (float *)(void *)block;
+    job.factors = block;
     if (desc->attention_v) {
         env = fa_fpenv_enter();
-        fa_additive_factors(desc, (float *)(void *)block);
+        fa_additive_factors(desc, job.kernels->real_bytes, block);
         fa_fpenv_leave(&env);
     }
-    job.partial = (float *)(void *)block + n_factors;
+    job.partial = block + factor_bytes;
     job.scratch = block + partial;
 
     int status;
@@ -166,7 +173,7 @@ int fa_sdpa(const fa_sdpa_desc *desc) {
 }
 
 int fa_sdpa_plan_query(const fa_sdpa_desc *desc, fa_sdpa_plan_info *info) {
-    const fa_kernels *kernels = fa_backend_get(desc->exec.backend);
+    const fa_kernels *kernels = fa_backend_get(desc->exec.backend, desc->out.type);
     fa_plan p;
     fa_layout l;
     if (!kernels) return FA_BROKEN_CONTRACT;

@@ -4,6 +4,7 @@
 #include "ops/task.h"
 
 #include "ops/additive.h"
+#include "ops/real.h"
 
 enum { SHORT_WINDOW = 32 }; /* so many keys more cost little, whichever way they are taken */
 
@@ -33,22 +34,19 @@ static const char *in_page(const fa_array *a, const char *first, int64_t page, i
 fa_piece fa_task_piece(const fa_task *t, int64_t first) {
     const fa_sdpa_desc *d = t->job->desc;
     fa_piece p = {.n_keys = d->n_keys - first};
-    const char *factors[2];
     if (d->page_size == 0) {
         p.key = t->key + first * t->key_bytes;
         p.value = t->value + first * t->value_bytes;
-        factors[0] = t->key_factor ? t->key_factor + first * (int64_t)sizeof(float) : NULL;
-        factors[1] = t->value_factor ? t->value_factor + first * (int64_t)sizeof(float) : NULL;
+        p.key_factors = t->key_factor ? t->key_factor + first * t->real_bytes : NULL;
+        p.value_factors = t->value_factor ? t->value_factor + first * t->real_bytes : NULL;
     } else {
         int64_t page = d->pages[first / d->page_size], row = first % d->page_size;
         p.n_keys = fa_min64(p.n_keys, d->page_size - row);
         p.key = in_page(&d->key, t->key, page, row * d->key.row_stride);
         p.value = in_page(&d->value, t->value, page, row * d->value.row_stride);
-        factors[0] = in_page(&d->key_factors, t->key_factor, page, row);
-        factors[1] = in_page(&d->value_factors, t->value_factor, page, row);
+        p.key_factors = in_page(&d->key_factors, t->key_factor, page, row);
+        p.value_factors = in_page(&d->value_factors, t->value_factor, page, row);
     }
-    p.key_factors = (const float *)(const void *)factors[0];
-    p.value_factors = (const float *)(const void *)factors[1];
     return p;
 }
 
@@ -94,11 +92,11 @@ int64_t fa_task_flat_row(const fa_task *t, int i) {
     return (t->batch * d->n_q_heads + head) * d->n_queries + query;
 }
 
-float *fa_task_lse(const fa_task *t, int i) {
+void *fa_task_lse(const fa_task *t, int i) {
     const fa_sdpa_desc *d = t->job->desc;
     int64_t query, head = split_row(t, i, &query) + t->kv_head * t->job->plan.group;
     int64_t stride = d->lse_head_stride ? d->lse_head_stride : d->n_queries;
-    return d->lse + (t->batch * d->n_q_heads + head) * stride + query;
+    return fa_task_reals(t, d->lse, (t->batch * d->n_q_heads + head) * stride + query);
 }
 
 char *fa_task_weights(const fa_task *t, int i) {
@@ -110,10 +108,13 @@ char *fa_task_weights(const fa_task *t, int i) {
 static void describe_factors(const fa_task *t, int64_t head, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     fa_factors f = fa_plan_factors(d);
-    row->a = d->attention_v + head * d->attention_v_stride;
-    row->minus_2a = t->job->factors + (f.n_rows > 1 ? head : 0) * (f.n_minus_2a + f.n_sums);
-    row->a_sums = row->minus_2a + f.n_minus_2a;
-    row->a_rest = row->a_sums + f.n_sums - 2;
+    const int bytes = t->real_bytes;
+    const char *factors =
+        t->job->factors + (f.n_rows > 1 ? head : 0) * (f.n_minus_2a + f.n_sums) * bytes;
+    row->a = (const char *)d->attention_v + head * d->attention_v_stride * bytes;
+    row->minus_2a = factors;
+    row->a_sums = factors + f.n_minus_2a * bytes;
+    row->a_rest = factors + (f.n_minus_2a + f.n_sums - 2) * bytes;
 }
 
 /* A key's index, or one far beyond all keys. */
@@ -125,6 +126,7 @@ static int64_t to_index(double x) {
 static void describe_row(const fa_task *t, int i, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
     const fa_array *terms[2] = {&d->bias, &d->attn_mask};
+    const int bytes = t->real_bytes;
     int64_t query, in_group = split_row(t, i, &query);
     int64_t head = t->kv_head * t->job->plan.group + in_group;
     int64_t p = query + (d->q_offsets ? d->q_offsets[t->batch] : d->q_offset);
@@ -141,8 +143,9 @@ static void describe_row(const fa_task *t, int i, fa_row *row) {
     row->is_alone = 0;
     row->key_hi = fa_max64(0, hi);
     row->key_lo = fa_min64(lo, row->key_hi);
-    row->slope = d->slopes ? d->slopes[t->batch * d->slopes_batch_stride + head] : 0.0f;
-    row->sink = d->sinks ? d->sinks[head] : -INFINITY;
+    row->slope =
+        d->slopes ? fa_real_at(d->slopes, t->batch * d->slopes_batch_stride + head, bytes) : 0.0;
+    row->sink = d->sinks ? fa_real_at(d->sinks, head, bytes) : -INFINITY;
     if (d->attention_v) describe_factors(t, head, row);
     for (int x = 0; x < 2; x++)
         row->term[x] = t->term[x] ? moved(terms[x], t->term[x], in_group, query) : NULL;
@@ -170,8 +173,7 @@ static void mark_scattered(fa_task *t) {
 /* Packed keys lie as the key itself would if it were compact: its own leading axes, then its heads. */
 static fa_additive_keys packed_keys_of(const fa_task *t) {
     const fa_sdpa_desc *d = t->job->desc;
-    int backend = d->exec.backend;
-    int64_t bytes = fa_additive_packed_bytes(backend, d->n_keys, d->qk_size);
+    int64_t bytes = fa_additive_packed_bytes(d->exec.backend, d->key.type, d->n_keys, d->qk_size);
     int64_t entry = 0, step = 1, batch = t->batch;
     for (int x = d->n_lead - 1; x >= 0; x--) {
         if (d->key.lead_bytes[x] != 0) { /* a broadcast axis was packed once */
@@ -185,14 +187,16 @@ static fa_additive_keys packed_keys_of(const fa_task *t) {
 }
 
 /* How far |a| may go in all until only tanh itself is accurate enough: docs/numerics.md. */
-#define FA_MOST_ATTENTION_V 1024.0f
+#define FA_MOST_ATTENTION_V 1024.0
 
-static void make_exponentials(const fa_task *t, const float *query, float *e, fa_row *row) {
+static void make_exponentials(const fa_task *t, const void *query, void *e, fa_row *row) {
     const fa_sdpa_desc *d = t->job->desc;
+    const fa_kernels *k = t->job->kernels;
     row->query = query;
-    row->reach = t->job->kernels->additive_row(query, (int)d->qk_size, e);
+    row->reach = k->additive_row(query, (int)d->qk_size, e);
     int is_few_or_many = d->qk_size <= FA_ADDITIVE_FEW || d->qk_size > FA_ADDITIVE_MOST;
-    if (is_few_or_many || row->a_rest[1] > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
+    double volume = fa_real_at(row->a_rest, 1, t->real_bytes);
+    if (is_few_or_many || volume > FA_MOST_ATTENTION_V) row->reach = FA_FAR;
 }
 
 void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row_task, fa_task *t) {
@@ -201,6 +205,7 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     char *base = j->scratch + (size_t)fa_worker_slot(worker) * l->size;
     t->job = j;
     t->worker = worker;
+    t->real_bytes = j->kernels->real_bytes;
     t->batch = head / d->n_kv_heads;
     t->kv_head = head % d->n_kv_heads;
     t->first_row = row_task * j->plan.rows_per_task;
@@ -216,20 +221,21 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     t->term[0] = first_of(d, &d->bias, t->batch, t->kv_head * j->plan.group);
     t->term[1] = first_of(d, &d->attn_mask, t->batch, t->kv_head * j->plan.group);
     t->rows = (fa_row *)(void *)(base + l->rows);
-    t->q = (float *)(void *)(base + l->q);
-    t->row_max = (float *)(void *)(base + l->row_max);
-    t->row_sum = (float *)(void *)(base + l->row_sum);
-    t->o = (float *)(void *)(base + l->o);
-    t->part_max = (float *)(void *)(base + l->part_max);
-    t->part_sum = (float *)(void *)(base + l->part_sum);
-    t->part_o = (float *)(void *)(base + l->part_o);
-    t->scores = (float *)(void *)(base + l->scores);
-    t->k_panels = (float *)(void *)(base + l->k_panels);
-    t->v_panels = (float *)(void *)(base + l->v_panels);
+    t->q = base + l->q;
+    t->row_max = base + l->row_max;
+    t->row_sum = base + l->row_sum;
+    t->o = base + l->o;
+    t->part_max = base + l->part_max;
+    t->part_sum = base + l->part_sum;
+    t->part_o = base + l->part_o;
+    t->scores = base + l->scores;
+    t->alpha = base + l->alpha;
+    t->k_panels = base + l->k_panels;
+    t->v_panels = base + l->v_panels;
     t->hidden = (uint8_t *)base + l->hidden;
     t->finished = (uint8_t *)base + l->finished;
     t->gathered = base + l->gathered;
-    t->factors = (float *)(void *)(base + l->factors);
+    t->factors = base + l->factors;
     t->own_keys = (fa_additive_keys){t->k_panels, (uint8_t *)base + l->reach};
     if (d->packed_keys) t->packed = packed_keys_of(t);
     t->careful = (double *)(void *)(base + l->careful);
@@ -241,7 +247,7 @@ void fa_task_begin(const fa_job *j, fa_worker *worker, int64_t head, int64_t row
     for (int i = 0; i < t->n_rows; i++) {
         describe_row(t, i, &t->rows[i]);
         const void *query = fa_task_query(t, i);
-        float *q = t->q + i * l->q_stride;
+        void *q = fa_task_reals(t, t->q, i * l->q_stride);
         if (d->attention_v)
             make_exponentials(t, query, q, &t->rows[i]);
         else

@@ -16,16 +16,17 @@ typedef struct fa_job {
     fa_scoring scoring;
     int n_threads; /* that may take part */
     char *scratch; /* layout.size bytes per slot */
-    const float
-        *factors; /* additive scores: fa_plan_factors(desc).n_rows rows of minus_2a, a_sums */
-    float
-        *partial; /* split_keys: per task rows * (o_stride + 2): outputs, then maxima, then sums */
+    /* Of reals.  Additive scores: fa_plan_factors(desc).n_rows rows of minus_2a, a_sums; split_keys: per
+     * task rows * (o_stride + 2): outputs, then maxima, then sums. */
+    const char *factors;
+    char *partial;
 } fa_job;
 
 /* One task: its place in the call, and the scratch of the thread that runs it. */
 typedef struct fa_task {
     const fa_job *job;
     fa_worker *worker;
+    int real_bytes; /* those of the kernels */
     int64_t batch, kv_head, first_row;
     int n_rows;
     const char *key, *value; /* key 0 of this batch entry and kv head (in pages: of page 0) */
@@ -35,10 +36,12 @@ typedef struct fa_task {
     char *query, *out, *term[2];
     int64_t key_lo, key_hi; /* keys that any row may see, by range */
     fa_row *rows;
-    float *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *k_panels, *v_panels;
+    /* Of reals. */
+    char *q, *row_max, *row_sum, *o, *part_max, *part_sum, *part_o, *scores, *alpha, *k_panels,
+        *v_panels;
     uint8_t *hidden, *finished; /* a byte per key of a tile; a byte per row */
     char *gathered;             /* keys and values of a tile from several pages; */
-    float *factors;             /* their factors */
+    char *factors;              /* their factors, reals */
     fa_additive_keys own_keys;  /* additive scores: where tiles are packed; */
     fa_additive_keys packed;    /* or all keys, packed before */
     double *careful;
@@ -61,13 +64,13 @@ void *fa_task_out(const fa_task *t, int i);
 int64_t fa_task_flat_row(const fa_task *t, int i);
 
 /* The lse of row i, and its weights for key 0. */
-float *fa_task_lse(const fa_task *t, int i);
+void *fa_task_lse(const fa_task *t, int i);
 char *fa_task_weights(const fa_task *t, int i);
 
 /* Keys that lie one after the other: those from `first` on, as far as they do. */
 typedef struct fa_piece {
     const char *key, *value;
-    const float *key_factors, *value_factors; /* or NULL */
+    const char *key_factors, *value_factors; /* reals, or NULL */
     int64_t n_keys;
 } fa_piece;
 
@@ -75,5 +78,10 @@ fa_piece fa_task_piece(const fa_task *t, int64_t first);
 
 /* The same for all of n keys, in place; returns how many runs they are. */
 int fa_task_runs(const fa_task *t, int64_t first, int64_t n, fa_run *runs);
+
+/* Reals of the task: `n` of them after `from`. */
+FA_INLINE char *fa_task_reals(const fa_task *t, char *from, int64_t n) {
+    return from + n * t->real_bytes;
+}
 
 #endif

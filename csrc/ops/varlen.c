@@ -45,10 +45,11 @@ static void make_job(const run *r, int64_t s, fa_sdpa_desc *d, fa_job *job) {
         move_rows(&d->key, key);
         move_rows(&d->value, key);
     }
-    if (d->lse) d->lse += query;
+    if (d->lse) d->lse = (char *)d->lse + query * r->kernels->real_bytes;
     d->lse_head_stride = v->call.n_queries;
     if (v->q_offsets) d->q_offset = v->q_offsets[s];
-    if (d->slopes) d->slopes += s * v->slopes_stride;
+    if (d->slopes)
+        d->slopes = (const char *)d->slopes + s * v->slopes_stride * r->kernels->real_bytes;
     *job = (fa_job){.desc = d,
                     .kernels = r->kernels,
                     .scoring = r->scoring,
@@ -114,7 +115,7 @@ static double make_parts(run *r, part *parts, fa_fpenv *env) {
 }
 
 int fa_varlen(const fa_varlen_desc *desc) {
-    run r = {.desc = desc, .kernels = fa_backend_get(desc->call.exec.backend)};
+    run r = {.desc = desc, .kernels = fa_backend_get(desc->call.exec.backend, desc->call.out.type)};
     if (!r.kernels || desc->call.exec.n_threads < 1) return FA_BROKEN_CONTRACT;
     if (desc->n_sequences == 0 || desc->call.n_q_heads == 0) return FA_OK;
     part *parts = fa_scratch_take((size_t)desc->n_sequences * sizeof *parts);

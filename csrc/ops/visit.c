@@ -3,13 +3,16 @@
  * Used by ops/sdpa.c.  It finishes nothing: the states it leaves become outputs there. */
 #include "ops/visit.h"
 
-void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, float *row_sum,
-                    float *o) {
-    size_t stride = (size_t)t->job->layout.o_stride;
+#include "ops/real.h"
+
+void fa_clear_state(const fa_task *t, int first, int n_rows, char *row_max, char *row_sum,
+                    char *o) {
+    const int bytes = t->real_bytes;
+    size_t o_bytes = (size_t)t->job->layout.o_stride * (size_t)bytes;
     for (int i = first; i < first + n_rows; i++) {
-        row_max[i] = -INFINITY;
-        row_sum[i] = 0.0f;
-        memset(o + (size_t)i * stride, 0, stride * sizeof *o);
+        fa_real_put(row_max, i, -INFINITY, bytes);
+        fa_real_put(row_sum, i, 0.0, bytes);
+        memset(o + (size_t)i * o_bytes, 0, o_bytes);
     }
 }
 
@@ -45,13 +48,14 @@ static void gather_rows(const fa_task *t, int64_t key, int n_keys, tile_keys *ke
 
 /* The same for their factors, of which there are few. */
 static void gather_factors(const fa_task *t, int64_t key, int n_keys, tile_keys *keys) {
-    float *k = t->factors, *v = k + n_keys;
+    char *k = t->factors, *v = fa_task_reals(t, k, n_keys);
     int64_t done = 0;
     for (fa_piece p; done < n_keys; done += p.n_keys) {
         p = fa_task_piece(t, key + done);
         p.n_keys = fa_min64(p.n_keys, n_keys - done);
-        if (p.key_factors) memcpy(k + done, p.key_factors, (size_t)p.n_keys * sizeof *k);
-        if (p.value_factors) memcpy(v + done, p.value_factors, (size_t)p.n_keys * sizeof *v);
+        size_t bytes = (size_t)p.n_keys * (size_t)t->real_bytes;
+        if (p.key_factors) memcpy(fa_task_reals(t, k, done), p.key_factors, bytes);
+        if (p.value_factors) memcpy(fa_task_reals(t, v, done), p.value_factors, bytes);
     }
     if (keys->at.key_factors) keys->at.key_factors = k;
     if (keys->at.value_factors) keys->at.value_factors = v;
@@ -61,20 +65,25 @@ static void gather_factors(const fa_task *t, int64_t key, int n_keys, tile_keys 
 static void hide_values(const fa_task *t, int64_t key, int n_keys, tile_keys *keys) {
     const fa_sdpa_desc *d = t->job->desc;
     size_t bytes = (size_t)d->v_size * (size_t)fa_type_bytes(d->value.type);
-    char *to = (char *)t->v_panels;
+    char *to = t->v_panels;
     for (int j = 0; j < n_keys; j++, to += bytes) {
         if (t->hidden[j])
             memset(to, 0, bytes);
         else
             memcpy(to, fa_task_piece(t, key + j).value, bytes);
     }
-    keys->at.value = (const char *)t->v_panels;
+    keys->at.value = t->v_panels;
     keys->v_stride = d->v_size;
 }
 
 static void hide_factors(const fa_task *t, int n_keys, tile_keys *keys) {
-    float *factors = t->factors + n_keys;
-    for (int j = 0; j < n_keys; j++) factors[j] = t->hidden[j] ? 0.0f : keys->at.value_factors[j];
+    const size_t bytes = (size_t)t->real_bytes;
+    char *factors = fa_task_reals(t, t->factors, n_keys);
+    for (size_t j = 0; j < (size_t)n_keys; j++)
+        if (t->hidden[j])
+            memset(factors + j * bytes, 0, bytes);
+        else /* from elsewhere, or from where they are */
+            memmove(factors + j * bytes, keys->at.value_factors + j * bytes, bytes);
     keys->at.value_factors = factors;
 }
 
@@ -101,9 +110,9 @@ static int is_on_scores(fa_visit_mode mode) {
 static void store_weights(const fa_task *t, const fa_tile *tile, int first) {
     int type = t->job->desc->out.type, item = fa_type_bytes(type);
     for (int i = 0; i < tile->n_rows; i++)
-        t->job->kernels->typed[type].store_row(tile->s + (int64_t)i * tile->s_stride, tile->n_keys,
-                                               fa_task_weights(t, first + i) +
-                                                   tile->key_first * item);
+        t->job->kernels->typed[type].store_row(
+            fa_task_reals(t, tile->s, (int64_t)i * tile->s_stride), tile->n_keys,
+            fa_task_weights(t, first + i) + tile->key_first * item);
 }
 
 /* Whether any of the rows may see one of the keys. */
@@ -111,6 +120,11 @@ static int is_wanted(const fa_task *t, int first, int n_rows, int64_t key, int n
     for (int i = first; i < first + n_rows; i++)
         if (t->rows[i].key_lo < key + n_keys && t->rows[i].key_hi > key) return 1;
     return 0;
+}
+
+/* Factors from key `begin` of a tile on, if there are any. */
+static const void *factors_from(const fa_task *t, const char *factors, int begin) {
+    return factors ? factors + begin * t->real_bytes : NULL;
 }
 
 /* The runs of a tile in place, and those after it, which are most often the next tile's. */
@@ -176,14 +190,13 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             hidden = t->hidden;
             if (keys.at.value_factors) hide_factors(t, n, &keys);
         }
-        const float *panels = t->k_panels;
+        const char *panels = t->k_panels;
         const uint8_t *reach = t->own_keys.reach;
         if (d->packed_keys) {
-            panels = t->packed.panels + key * key_size;
+            panels = fa_task_reals(t, t->packed.panels, key * key_size);
             reach = t->packed.reach + key;
         } else if (additive) {
-            k->pack_additive_keys((const float *)(const void *)keys.at.key, d->key.row_stride, n,
-                                  (int)d->qk_size, t->own_keys);
+            k->pack_additive_keys(keys.at.key, d->key.row_stride, n, (int)d->qk_size, t->own_keys);
         } else if (!in_place) {
             of_keys->pack_keys(keys.at.key, keys.k_stride, n, (int)d->qk_size, t->k_panels);
         }
@@ -206,11 +219,11 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .key_first = key + begin,
                 .qk_size = (int)d->qk_size,
                 .v_size = v_size,
-                .q = t->q + row * l->q_stride,
+                .q = fa_task_reals(t, t->q, row * l->q_stride),
                 .q_stride = l->q_stride,
-                .k = panels + begin * key_size,
+                .k = panels + begin * key_size * k->real_bytes,
                 .k_stride = d->key.row_stride,
-                .v = t->v_panels + (int64_t)begin * k->nr,
+                .v = fa_task_reals(t, t->v_panels, (int64_t)begin * k->nr),
                 .v_stride = in_place ? d->value.row_stride : (int64_t)n * k->nr,
                 .k_item = fa_type_bytes(d->key.type),
                 .v_item = v_item,
@@ -219,15 +232,15 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                 .rows = t->rows + row,
                 .s = t->scores,
                 .s_stride = l->s_stride,
-                .row_max = (on_scores ? t->row_max : t->part_max) + row,
-                .row_sum = (on_scores ? t->row_sum : t->part_sum) + row,
-                .o = t->part_o + row * l->o_stride,
+                .row_max = fa_task_reals(t, on_scores ? t->row_max : t->part_max, row),
+                .row_sum = fa_task_reals(t, on_scores ? t->row_sum : t->part_sum, row),
+                .o = fa_task_reals(t, t->part_o, row * l->o_stride),
                 .o_stride = (int)l->o_stride,
                 .ahead = t->ahead,
                 .reach = reach + begin,
-                .key_factors = keys.at.key_factors ? keys.at.key_factors + begin : NULL,
-                .value_factors = keys.at.value_factors ? keys.at.value_factors + begin : NULL,
-                .raw_k = (const float *)(const void *)(keys.at.key + begin * t->key_bytes),
+                .key_factors = factors_from(t, keys.at.key_factors, begin),
+                .value_factors = factors_from(t, keys.at.value_factors, begin),
+                .raw_k = keys.at.key + begin * t->key_bytes,
                 .raw_k_stride = d->key.row_stride,
                 .picks = t->picks + row,
                 .draws = t->draws + row,
@@ -235,9 +248,8 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
             if (in_place) put_in_place(t, &tile, &runs);
             (additive ? k->additive : keys_in_place ? of_keys->dots : k->products)(&tile);
             if (!on_scores) {
-                float alpha[FA_MAX_ROW_BLOCK];
                 fa_run hidden_run;
-                k->softmax(&tile, alpha);
+                k->softmax(&tile, t->alpha);
                 if (in_place && hidden) {
                     hidden_run =
                         (fa_run){NULL, keys.at.value + begin * keys.v_stride * v_item, tile.n_keys};
@@ -245,7 +257,7 @@ static void visit_tiles(const fa_task *t, int first, int n_rows, int64_t lo, int
                     tile.n_runs = 1;
                     tile.v_stride = keys.v_stride;
                 }
-                (in_place ? of_values->values : k->add_values)(&tile, alpha);
+                (in_place ? of_values->values : k->add_values)(&tile, t->alpha);
                 continue;
             }
             k->finish_scores(&tile);
@@ -283,9 +295,11 @@ static void visit_range(const fa_task *t, int first, int n_rows, int64_t lo, int
         visit_chunk(t, first, n_rows, lo, hi, chunk, mode);
         if (!several || is_on_scores(mode)) continue;
         for (int i = first; i < first + n_rows; i++)
-            t->job->kernels->merge_row(&t->row_max[i], &t->row_sum[i], t->o + i * l->o_stride,
-                                       t->part_max[i], t->part_sum[i], t->part_o + i * l->o_stride,
-                                       (int)l->o_stride);
+            t->job->kernels->merge_row(
+                fa_task_reals(t, t->row_max, i), fa_task_reals(t, t->row_sum, i),
+                fa_task_reals(t, t->o, i * l->o_stride), fa_task_reals(t, t->part_max, i),
+                fa_task_reals(t, t->part_sum, i), fa_task_reals(t, t->part_o, i * l->o_stride),
+                (int)l->o_stride);
     }
 }
 

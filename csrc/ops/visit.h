@@ -17,8 +17,7 @@ typedef enum fa_visit_mode {
 } fa_visit_mode;
 
 /* An empty state for rows [first, first + n_rows): no key seen. */
-void fa_clear_state(const fa_task *t, int first, int n_rows, float *row_max, float *row_sum,
-                    float *o);
+void fa_clear_state(const fa_task *t, int first, int n_rows, char *row_max, char *row_sum, char *o);
 
 /* The state of one chunk of keys, in part_max, part_sum, part_o. */
 void fa_visit_chunk(const fa_task *t, int first, int n_rows, int64_t chunk, fa_visit_mode mode);

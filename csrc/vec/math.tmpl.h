@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Elementary functions in the vector vocabulary, written once.  Bounds: docs/numerics.md.
- * Used by the kernels.  No tables, no branches, no libm. */
+ * Elementary functions in the vector vocabulary, written once for floats and (vec/math_f64.tmpl.h) once
+ * for doubles.  Bounds: docs/numerics.md.  Used by the kernels.  No tables, no branches, no libm. */
+
+#ifdef FA_REAL_F64
+#include "vec/math_f64.tmpl.h"
+#else
 
 /* 2^x.  Error <= 2 ulp; 2^0 = 1 exactly; x <= -125.5 (-inf too) gives exactly 0, so no subnormal is
  * ever made; NaN stays NaN.  For x <= 127.5 only: above it the result is arbitrary (the kernels
@@ -57,9 +61,11 @@ FA_INLINE vf vf_exp_twice(vf x, vf twice_factor) {
     return vf_mul(vf_fma(p, twice_factor, twice_factor), scale); /* scale is half of 2^n */
 }
 
+#endif
+
 /* 2^x for one number: kernels use it where a value belongs to a whole row. */
-FA_INLINE float exp2_one(float x) {
-    float lanes[VF_LANES];
+FA_INLINE fa_real exp2_one(fa_real x) {
+    fa_real lanes[VF_LANES];
     vf_store(lanes, vf_exp2(vf_set1(x)));
     return lanes[0];
 }

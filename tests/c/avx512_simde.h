@@ -23,6 +23,18 @@ static inline void fa_mask_storeu_ps(float *p, simde__mmask16 k, simde__m512 a) 
     for (int i = 0; i < 16; i++)
         if (k >> i & 1) p[i] = lanes[i];
 }
+static inline simde__m512d fa_maskz_loadu_pd(simde__mmask8 k, const double *p) {
+    double lanes[8] = {0};
+    for (int i = 0; i < 8; i++)
+        if (k >> i & 1) lanes[i] = p[i];
+    return simde_mm512_loadu_pd(lanes);
+}
+static inline void fa_mask_storeu_pd(double *p, simde__mmask8 k, simde__m512d a) {
+    double lanes[8];
+    simde_mm512_storeu_pd(lanes, a);
+    for (int i = 0; i < 8; i++)
+        if (k >> i & 1) p[i] = lanes[i];
+}
 static inline simde__mmask16 fa_test_epi8_mask(simde__m128i a, simde__m128i b) {
     uint8_t x[16], y[16];
     unsigned k = 0;
@@ -45,6 +57,13 @@ static inline simde__m512 fa_reduce_ps(simde__m512 a, int rounding) { /* imm8 wi
     (void)rounding; /* to nearest is the only one in use */
     for (int i = 0; i < 16; i++) lanes[i] -= nearbyintf(lanes[i]);
     return simde_mm512_loadu_ps(lanes);
+}
+static inline simde__m512d fa_reduce_pd(simde__m512d a, int rounding) { /* the same */
+    double lanes[8];
+    simde_mm512_storeu_pd(lanes, a);
+    (void)rounding;
+    for (int i = 0; i < 8; i++) lanes[i] -= nearbyint(lanes[i]);
+    return simde_mm512_loadu_pd(lanes);
 }
 static inline simde__m512 fa_cvtph_ps(simde__m256i a) {
     uint16_t from[16];
@@ -81,10 +100,15 @@ static inline simde__m256i fa_cvtepi32_epi16(simde__m512i a) {
 #define _mm512_cvtps_ph(a, imm) fa_cvtps_ph(a, imm)
 #define _mm512_rcp14_ps(a) fa_rcp14_ps(a)
 #define _mm512_reduce_ps(a, imm) fa_reduce_ps(a, imm)
+#define _mm512_reduce_pd(a, imm) fa_reduce_pd(a, imm)
+#define _mm512_maskz_loadu_pd(k, p) fa_maskz_loadu_pd(k, p)
+#define _mm512_mask_storeu_pd(p, k, a) fa_mask_storeu_pd(p, k, a)
 #define _mm512_maskz_loadu_ps(k, p) fa_maskz_loadu_ps(k, p)
 #define _mm512_mask_storeu_ps(p, k, a) fa_mask_storeu_ps(p, k, a)
 #undef _mm512_shuffle_f32x4
 #define _mm512_shuffle_f32x4(a, b, imm) simde_mm512_shuffle_f32x4(a, b, imm)
+#undef _mm512_shuffle_f64x2
+#define _mm512_shuffle_f64x2(a, b, imm) simde_mm512_shuffle_f64x2(a, b, imm)
 #define _mm_test_epi8_mask(a, b) fa_test_epi8_mask(a, b)
 
 #endif

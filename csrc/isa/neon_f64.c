@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ * The kernels of doubles compiled for NEON (every 64-bit Arm: it needs no target region).
+ * Used through the table fa_kernels__neon_f64.  Holds no code of its own. */
+#define FA_REAL_F64
+#include "base/region.h"
+#include "kernels/kernels.h"
+#include "vec/real.h"
+
+#if (defined(__aarch64__) && !defined(__ARM_BIG_ENDIAN)) || defined(_M_ARM64)
+#include <arm_neon.h>
+
+#define FA_ISA neon_f64
+#include "vec/neon_f64.h"
+
+#include "kernels/all.tmpl.h"
+#else
+typedef int
+    fa_isa_neon_f64_is_not_of_this_architecture; /* ISO C wants a declaration in every file */
+#endif
