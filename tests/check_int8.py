@@ -10,6 +10,8 @@ nearest to x / scale, and attention uses code * scale. A row with a NaN or an in
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 from check import draw
@@ -30,6 +32,10 @@ KINDS = [
     ("int8", "float32", "bfloat16"),
 ]
 INT8_KINDS = [kind for kind in KINDS if kind[0] == "int8"]
+# Those that exist here, for tests that choose at random and must not be skipped as a whole.
+USABLE_KINDS = [
+    kind for kind in KINDS if "bfloat16" not in kind or importlib.util.find_spec("ml_dtypes")
+]
 
 
 def as_dtype(name):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cases import EXHAUSTIVE, SEED
 from check import assert_bits_equal, draw
-from check_int8 import KINDS, as_dtypes
+from check_int8 import USABLE_KINDS, as_dtypes
 from check_paged import Tracked, poison
 from hypothesis import seed, settings
 from hypothesis.stateful import (
@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 SEEDS = st.integers(0, 2**32 - 1)
-COUNTS = st.lists(st.one_of(st.integers(0, 5), st.just(19)), max_size=4)
+COUNTS = st.lists(st.sampled_from([1, 2, 0, 3, 1, 2, 4, 5, 1, 19]), min_size=1, max_size=3)
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
 
 
@@ -47,12 +47,14 @@ class PagedLife(RuleBasedStateMachine):
     """Calls on a cache and its model, which check each other; rules choose by the seed."""
 
     @initialize(
-        num_pages=st.sampled_from([0, 2, 7, 40]),
-        page_size=st.sampled_from([1, 2, 3, 16]),
-        kind=st.sampled_from(KINDS),
+        num_pages=st.sampled_from([25, 5, 60]),
+        page_size=st.sampled_from([3, 4, 1, 16]),
+        kind=st.sampled_from(USABLE_KINDS),
     )
     def begin(self, num_pages, page_size, kind):
         self.tracked = Tracked(as_dtypes(kind), num_pages, page_size)
+        for _ in range(3):
+            self.tracked.add()
 
     def has_sequences(self):
         return bool(self.tracked.held)
@@ -68,9 +70,16 @@ class PagedLife(RuleBasedStateMachine):
         self.tracked.add()
 
     @precondition(has_sequences)
-    @rule(seed=SEEDS)
-    def fork(self, seed):
-        self.tracked.fork(*self.choose(np.random.default_rng(seed), 1))
+    @rule(seed=SEEDS, counts=st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    def fork(self, seed, counts):
+        """A beam: the two go on in different ways, one after the other or at once."""
+        rng = np.random.default_rng(seed)
+        (id,) = self.choose(rng, 1)
+        fork = self.tracked.fork(id)
+        self.tracked.check_state()
+        self.append_or_not(rng, [fork], counts[:1])
+        self.append_or_not(rng, [id, fork][:: rng.choice([1, -1])], counts)
+        self.tracked.check(rng, [id, fork], [1, 1])
 
     @precondition(has_sequences)
     @rule(seed=SEEDS)
@@ -80,20 +89,30 @@ class PagedLife(RuleBasedStateMachine):
         with pytest.raises(ValueError, match=rf"\b{id}\b"):
             self.tracked.cache.lengths([id])
 
-    @rule(seed=SEEDS, counts=COUNTS)
-    def append(self, seed, counts):
+    def append_or_not(self, rng, ids, counts):
         """All of it, or MemoryError and nothing: `check_state` follows."""
-        tracked, rng = self.tracked, np.random.default_rng(seed)
-        ids = self.choose(rng, len(counts))
-        counts = counts[: len(ids)]
-        few, many = tracked.pages_taken(ids, counts)
-        n_free = tracked.n_free()
+        few, many = self.tracked.pages_taken(ids, counts)
+        n_free = self.tracked.n_free()
         try:
-            tracked.append(rng, ids, counts)
+            self.tracked.append(rng, ids, counts)
         except MemoryError:
             assert many > n_free
         else:
             assert few <= n_free
+        self.tracked.check_state()
+
+    @rule(seed=SEEDS, counts=COUNTS)
+    def append(self, seed, counts):
+        rng = np.random.default_rng(seed)
+        ids = self.choose(rng, len(counts))
+        self.append_or_not(rng, ids, counts[: len(ids)])
+
+    @rule(seed=SEEDS)
+    def step(self, seed):
+        """A token for each sequence, and a query."""
+        rng, ids = np.random.default_rng(seed), list(self.tracked.held)[:9]
+        self.append_or_not(rng, ids, [1] * len(ids))
+        self.tracked.check(rng, ids, [1] * len(ids))
 
     @precondition(has_sequences)
     @rule(seed=SEEDS, n=st.integers(1, 3), by=st.sampled_from([0, 1, 3, 40]))
@@ -134,7 +153,7 @@ class PagedLife(RuleBasedStateMachine):
 def test_random_lives(backend):
     run_state_machine_as_test(
         seed(SEED)(type("PagedLife", (PagedLife,), {})),
-        settings=settings(max_examples=300 if EXHAUSTIVE else 40, stateful_step_count=25),
+        settings=settings(max_examples=300 if EXHAUSTIVE else 60, stateful_step_count=30),
     )
 
 
