@@ -18,7 +18,8 @@ def quantized(rows: ndarray) -> tuple[ndarray, ndarray]:
     """Rows ``(..., dim)`` of floats as int8 of the same shape, and float32 scales ``(..., 1)``.
 
     A scale is the largest absolute value of its row over 127, a number the nearest multiple of it
-    (ties to even), so within ``max|x| / 254``. Rows of zeros have scale 0. Rows that hold NaN or
+    (ties to even), so within ``max|x| / 254`` (rows below 1e-36, whose scales are subnormal, within
+    1e-38 more). Rows of zeros have scale 0. Rows that hold NaN or
     infinity have scale NaN: they are NaN as a whole.
     """
     with np.errstate(all="ignore"):

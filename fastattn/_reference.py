@@ -134,7 +134,8 @@ class Entry:
             )
             if not is_sparse:  # else few of the keys are wanted at all
                 key, value = _dense(key, self.acc), _dense(value, self.acc)
-            if self.value_factors is not None:
+            if self.value_factors is not None:  # integers: what they stand for
+                key = key * self.key_factors[first_head // group, 0, : self.length, None]
                 value = value * self.value_factors[first_head // group, 0, : self.length, None]
             if self.centers is not None:
                 for head in range(first_head, first_head + group):
@@ -166,14 +167,12 @@ class Entry:
             value_is_finite = bool(np.isfinite(value).all())
         sinks = None if self.call.sinks is None else self.call.sinks[heads, None]
         scores = self._scores(heads, rows, key)
-        if self.key_factors is not None:
+        if self.key_factors is not None and self.value_factors is None:
             key_head = heads.start // (len(self.query) // len(self.key))
             factors = self.key_factors[key_head, 0, keys]
             scores *= factors
             extreme = np.flatnonzero(np.isnan(factors))
-            if (
-                len(extreme) and self.key.dtype.kind != "i"
-            ):  # these keys must come to length 1 before they are multiplied
+            if len(extreme):  # these keys must come to length 1 before they are multiplied
                 some = normalized(key[extreme], self.acc)
                 scores[..., extreme] = self._scores(heads, rows, some)
         if self.call.softcap > 0.0:

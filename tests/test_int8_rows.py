@@ -221,3 +221,15 @@ def test_both_caches_hold_the_same(backend, rng):
     one, other = (filled(kind, key, value).rows(30) for kind in ("contiguous", "paged"))
     for x, y in zip(one, other):
         assert_close(x, y.astype(np.float64))
+
+
+def test_products_of_integers_do_not_overflow(backend):
+    """Small keys and a large query: the integers times the query would leave the float range."""
+    cache = fastattn.KVCache(1, 1, 1, dtype="int8")
+    keys = np.array([1e-37, -1e-37, 2e-37], np.float32).reshape(1, 1, 3, 1)
+    values = np.array([1, 2, 3], np.float32).reshape(1, 1, 3, 1)
+    cache.append(keys, values)
+    query = np.full((1, 1, 1, 1), 1e37, np.float32)
+    weights = np.exp([1.0, -1.0, 2.0])
+    expected = (weights * [1, 2, 3]).sum() / weights.sum()
+    np.testing.assert_allclose(cache.attend(query, scale=1.0).item(), expected, rtol=1e-5)

@@ -59,33 +59,28 @@ FA_INLINE vf query_spread_of(int u) { return vf_load(query_spread + u % N_SPREAD
 FA_INLINE vf key_spread_of(int u) { return vf_set1(key_spread[u % N_SPREAD]); }
 #endif
 
-/* sum += the quotients of the terms u .. u + n, n even. */
-FA_INLINE void add_pairs_of_terms(int mr, int clamped, const fa_tile *t, int i,
-                                  const fa_real *panel, int u, int n,
-                                  vf sum[FA_ADDITIVE_MR][FA_NV]) {
+/* sum += the quotient of the terms u and u + 1. */
+FA_INLINE void add_pair_of_terms(int mr, int clamped, const fa_tile *t, int i, const fa_real *panel,
+                                 int u, vf sum[FA_ADDITIVE_MR][FA_NV]) {
     const vf one = vf_set1(1.0f), most = vf_set1(FA_MOST_PRODUCT);
-    const fa_real *e = (const fa_real *)t->q + i * t->q_stride;
-    for (int end = u + n; u < end; u += 2) {
-        const fa_real *f = panel + (int64_t)u * FA_NR;
-        vf f1[FA_NV], f2[FA_NV];
+    const fa_real *e = (const fa_real *)t->q + i * t->q_stride + u;
+    const fa_real *f = panel + (int64_t)u * FA_NR;
+    vf f1[FA_NV], f2[FA_NV];
+    for (int v = 0; v < FA_NV; v++) {
+        f1[v] = vf_load(f + v * VF_LANES);
+        f2[v] = vf_load(f + FA_NR + v * VF_LANES);
+    }
+    for (int r = 0; r < mr; r++, e += t->q_stride) {
+        const fa_real *a = (const fa_real *)t->rows[i + r].minus_2a + u;
+        vf e1 = vf_set1(e[0]), e2 = vf_set1(e[1]);
+        vf a1 = vf_set1(a[0]), a2 = vf_set1(a[1]);
         for (int v = 0; v < FA_NV; v++) {
-            f1[v] = vf_load(f + v * VF_LANES);
-            f2[v] = vf_load(f + FA_NR + v * VF_LANES);
-        }
-        for (int r = 0; r < mr; r++) {
-            const fa_real *er = e + r * t->q_stride + u;
-            const fa_real *ar = (const fa_real *)t->rows[i + r].minus_2a + u;
-            vf e1 = vf_set1(er[0]), e2 = vf_set1(er[1]);
-            vf a1 = vf_set1(ar[0]), a2 = vf_set1(ar[1]);
-            for (int v = 0; v < FA_NV; v++) {
-                vf d1 = vf_fma(e1, f1[v], one), d2 = vf_fma(e2, f2[v], one);
-                if (clamped) {
-                    d1 = vf_select(vm_lt(d1, most), d1, most);
-                    d2 = vf_select(vm_lt(d2, most), d2, most);
-                }
-                sum[r][v] =
-                    vf_add_quotient(vf_fma(a1, d2, vf_mul(a2, d1)), vf_mul(d1, d2), sum[r][v]);
+            vf d1 = vf_fma(e1, f1[v], one), d2 = vf_fma(e2, f2[v], one);
+            if (clamped) {
+                d1 = vf_select(vm_lt(d1, most), d1, most);
+                d2 = vf_select(vm_lt(d2, most), d2, most);
             }
+            sum[r][v] = vf_add_quotient(vf_fma(a1, d2, vf_mul(a2, d1)), vf_mul(d1, d2), sum[r][v]);
         }
     }
 }
@@ -111,8 +106,8 @@ FA_INLINE void additive_rows(int mr, int clamped, const fa_tile *t, int i, const
                 for (int v = 0; v < FA_NV; v++)
                     group[r][v] =
                         vf_set1(((const fa_real *)t->rows[i + r].a_sums)[u / FA_ADDITIVE_GROUP]);
-            add_pairs_of_terms(mr, clamped, t, i, panel, u, fa_min(FA_ADDITIVE_GROUP, end - u),
-                               group);
+            add_pair_of_terms(mr, clamped, t, i, panel, u, group);
+            if (u + 2 < end) add_pair_of_terms(mr, clamped, t, i, panel, u + 2, group);
             for (int r = 0; r < mr; r++)
                 for (int v = 0; v < FA_NV; v++) sum[r][v] = vf_add(sum[r][v], group[r][v]);
         }

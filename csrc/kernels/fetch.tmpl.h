@@ -6,18 +6,40 @@
  * the miss buffers and stalls the loads behind it.  Addresses past the end are harmless: a prefetch
  * never faults. */
 
+/* At the end of a row's lines. */
+FA_INLINE void next_row(fa_fetch *f) {
+    if (f->run) {
+        f->at = (++f->run)->k;
+        f->lines_of_row_left = fa_ceil_div(f->run->n * f->row_bytes, FA_ALIGN);
+    } else {
+        f->at += f->jump;
+        f->lines_of_row_left = f->lines_of_row;
+    }
+}
+
 FA_INLINE void fetch_line(fa_fetch *f) {
     FA_PREFETCH(f->at);
     f->at += FA_ALIGN;
-    if (--f->lines_of_row_left == 0) {
-        if (f->run) {
-            f->at = (++f->run)->k;
-            f->lines_of_row_left = fa_ceil_div(f->run->n * f->row_bytes, FA_ALIGN);
-        } else {
-            f->at += f->jump;
-            f->lines_of_row_left = f->lines_of_row;
-        }
-    }
+    if (--f->lines_of_row_left == 0) next_row(f);
+}
+
+/* The same for loops whose registers are few: what they need of it each time, apart from what they need
+ * seldom. */
+typedef struct fetch_cursor {
+    const char *at;
+    int64_t left;
+} fetch_cursor;
+
+FA_NOINLINE fetch_cursor FA_NAME(cursor_of_next_row)(fa_fetch *f, const char *at) {
+    f->at = at;
+    next_row(f);
+    return (fetch_cursor){f->at, f->lines_of_row_left};
+}
+
+FA_INLINE void fetch_at_cursor(fetch_cursor *c, fa_fetch *f) {
+    FA_PREFETCH(c->at);
+    c->at += FA_ALIGN;
+    if (--c->left == 0) *c = FA_NAME(cursor_of_next_row)(f, c->at);
 }
 
 /* Before a product of n_steps steps: fetches some lines, or, where so many would be a burst and lie in

@@ -74,8 +74,8 @@ static void FA_TYPED(dots)(const fa_tile *t) {
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
-FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, const fa_real *alpha,
-                                       fa_fetch *ahead) {
+FA_INLINE void FA_TYPED(value_columns)(int mr, int is_whole, const fa_tile *t, int i, int c,
+                                       const fa_real *alpha, fa_fetch *ahead) {
     enum { /* of a key: a line of memory or more, or less */
            BYTES = FA_NR * (int)sizeof(fa_element),
            LINES = BYTES > FA_ALIGN ? BYTES / FA_ALIGN : 1,
@@ -86,23 +86,25 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, const fa_tile *t, int i, int c, c
     vf acc[FA_MR][FA_NV];
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
+    fetch_cursor cursor = {ahead->at, ahead->lines_of_row_left};
     for (const fa_run *run = t->runs; run < t->runs + t->n_runs; p += run++->n) {
         const fa_element *v = (const fa_element *)run->v + c;
         for (int j = 0; j < run->n; j++, v += t->v_stride) {
             vf vj[FA_NV];
             if (j % KEYS_OF_LINE == 0)
-                for (int x = 0; x < LINES; x++) fetch_line(ahead);
+                for (int x = 0; x < LINES; x++) fetch_at_cursor(&cursor, ahead);
             for (int x = 0; x < FA_NV; x++)
-                vj[x] = left >= FA_NR
-                            ? ve_load(v + x * VF_LANES)
-                            : ve_load_part(v + x * VF_LANES,
-                                           fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
+                vj[x] = is_whole ? ve_load(v + x * VF_LANES)
+                                 : ve_load_part(v + x * VF_LANES,
+                                                fa_max(0, fa_min(VF_LANES, left - x * VF_LANES)));
             for (int r = 0; r < mr; r++) {
                 vf pj = vf_set1(p[(int64_t)r * t->s_stride + j]);
                 for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_fma(pj, vj[x], acc[r][x]);
             }
         }
     }
+    ahead->at = cursor.at;
+    ahead->lines_of_row_left = cursor.left;
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) {
             fa_real *o = (fa_real *)t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
@@ -155,9 +157,16 @@ static void FA_TYPED(values)(const fa_tile *t, const void *factors) {
                                   FA_NR * (int64_t)sizeof(fa_element), t->n_keys);
         for (int x = 0; x < g.n; x++) {
             int i = g.first[x];
-#define FA_BODY(mr) FA_TYPED(value_columns)(mr, t, i, c, alpha, &ahead)
-            FA_FEW_ROWS_SWITCH(g.first[x + 1] - i, FA_BODY)
+            int mr = g.first[x + 1] - i;
+            if (t->v_size - c >= FA_NR) {
+#define FA_BODY(mr) FA_TYPED(value_columns)(mr, 1, t, i, c, alpha, &ahead)
+                FA_FEW_ROWS_SWITCH(mr, FA_BODY)
 #undef FA_BODY
+            } else {
+#define FA_BODY(mr) FA_TYPED(value_columns)(mr, 0, t, i, c, alpha, &ahead)
+                FA_FEW_ROWS_SWITCH(mr, FA_BODY)
+#undef FA_BODY
+            }
         }
     }
 }

@@ -18,6 +18,15 @@ static int finish_row(const fa_task *t, int i) {
         (int)t->job->desc->v_size, fa_task_out(t, i));
 }
 
+/* The lse of a row that is finished. */
+static double lse_of(const fa_task *t, int i, double sum) {
+    double top = fa_real_at(t->row_max, i, t->real_bytes), sink = t->rows[i].sink;
+    /* The sink alone is its own lse: on the way to log2 and back it would lose its last digit. */
+    return sum == 1.0 && top == (t->real_bytes == 4 ? (float)(sink * FA_LOG2E) : sink * FA_LOG2E)
+               ? sink
+               : top * FA_LN2 + log(sum);
+}
+
 /* From the state of all keys to out, lse and weights.  Rows that end without a finite result are done
  * again: first with the values of hidden keys taken as zeros (0 * NaN is NaN; this gives the bits of
  * clean data), and, if that was not it, in double. */
@@ -35,9 +44,7 @@ static void finish_rows(const fa_task *t) {
             done[i] = (uint8_t)finish_row(t, i);
             sum = fa_real_at(t->row_sum, i, bytes);
         }
-        if (done[i] && d->lse)
-            fa_real_put(fa_task_lse(t, i), 0, fa_real_at(t->row_max, i, bytes) * FA_LN2 + log(sum),
-                        bytes);
+        if (done[i] && d->lse) fa_real_put(fa_task_lse(t, i), 0, lse_of(t, i, sum), bytes);
     }
     if (d->weights) {
         for (int i = 0; i < t->n_rows && !fa_pool_poll(t->worker); i++)
