@@ -147,7 +147,8 @@ static void put_in_place(const fa_task *t, fa_tile *tile, tile_runs *r) {
     r->next_key = after;
     r->n_next_keys = fa_min64(tile->n_keys, t->job->desc->n_keys - after);
     r->n_next = fa_task_runs(t, after, r->n_next_keys, next);
-    if (r->n_next == 0) next[r->n_next++] = (fa_run){NULL, NULL, 0};
+    /* After the last tile nothing is wanted; what is fetched all the same should be somewhere. */
+    if (r->n_next == 0) next[r->n_next++] = r->runs[r->now][0];
     r->last = next[r->n_next - 1].n;
     next[r->n_next - 1].n = INT32_MAX; /* of which more may be fetched than there is */
     tile->runs = r->runs[r->now];
