@@ -87,6 +87,20 @@ static inline simde__m512i fa_cvtepu16_epi32(simde__m256i a) {
     for (int i = 0; i < 16; i++) to[i] = from[i];
     return simde_mm512_loadu_si512(to);
 }
+static inline simde__m512i fa_cvtepi8_epi32(simde__m128i a) {
+    int8_t from[16];
+    int32_t to[16];
+    simde_mm_storeu_si128((simde__m128i *)from, a);
+    for (int i = 0; i < 16; i++) to[i] = from[i];
+    return simde_mm512_loadu_si512(to);
+}
+static inline simde__m512 fa_cvtepi32_ps(simde__m512i a) {
+    int32_t from[16];
+    float to[16];
+    simde_mm512_storeu_si512(from, a);
+    for (int i = 0; i < 16; i++) to[i] = (float)from[i];
+    return simde_mm512_loadu_ps(to);
+}
 static inline simde__m256i fa_cvtepi32_epi16(simde__m512i a) {
     uint32_t from[16];
     uint16_t to[16];
@@ -95,6 +109,8 @@ static inline simde__m256i fa_cvtepi32_epi16(simde__m512i a) {
     return simde_mm256_loadu_si256((const simde__m256i *)to);
 }
 #define _mm512_cvtepu16_epi32(a) fa_cvtepu16_epi32(a)
+#define _mm512_cvtepi8_epi32 fa_cvtepi8_epi32
+#define _mm512_cvtepi32_ps fa_cvtepi32_ps
 #define _mm512_cvtepi32_epi16(a) fa_cvtepi32_epi16(a)
 #define _mm512_cvtph_ps(a) fa_cvtph_ps(a)
 #define _mm512_cvtps_ph(a, imm) fa_cvtps_ph(a, imm)
