@@ -66,8 +66,8 @@ class KVCache:
     appended [1]_. The old storage is in memory until the new one is filled.
 
     An int8 cache keeps each token of each head as integers times a float32 scale, the largest of
-    the absolute values over 127: half the memory of float16, and half the time of a decoding step
-    where that is limited by memory. Each number is within ``max|x| / 254`` of what was appended.
+    the absolute values over 127: about half the memory of float16, and less time for a decoding
+    step over a long context. Each number is within ``max|x| / 254`` of what was appended.
     Scores and sums are float32, as with the other dtypes. A row with NaN or infinity in it becomes
     NaN as a whole.
 

@@ -8,7 +8,7 @@ enum {
     /* Up to so many rows the keys are read in place: packing a tile costs about as much as 8 rows of
      * products with it. */
     DECODE_ROWS = 8,
-    /* Decode: keys of one tile (small, so that fetching and arithmetic alternate finely: 16 beats 32
+    /* Decode: keys of one tile of float32 (small, so that fetching and arithmetic alternate finely: 16 beats 32
      * and 64 by 5 to 15 %), keys of one chunk, most chunks, and the number of heads from which on
      * heads alone keep the threads busy. */
     DECODE_TILE = 16,
@@ -53,9 +53,10 @@ static void cut_decode(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     int64_t smallest = fa_ceil_div(fa_max64(1, d->n_keys), DECODE_MAX_CHUNKS);
     p->row_block = (int)fa_max64(1, p->n_rows);
     p->rows_per_task = fa_max64(1, p->n_rows);
-    static const int keys_of_bytes[] = {
+    /* The shorter the numbers, the more of the time are fixed costs: docs/benchmarks.md. */
+    static const int tiles[] = {
         [FA_F32] = 1, [FA_F64] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
-    p->key_tile = DECODE_TILE * keys_of_bytes[d->key.type];
+    p->key_tile = DECODE_TILE * tiles[d->key.type];
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));
     p->split_keys = may_split(d, k, p);
