@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""The weights that a layer is made of: one dtype, shapes that fit, memory of their own.
+
+For the layers of this package: each takes its weights by name and shape, in which sizes have names,
+too, and then checks what it is called with. It computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import _check_arrays as arrays
+
+
+class Weights:
+    """What a layer was given, by name; None for what it was not.
+
+    ``weights.take("query_weight", "query_dim", "units")`` returns a matrix and remembers its sizes;
+    whatever has ``units`` later must have as many.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        The one that all share, and that the layer's inputs and outputs have.
+    acc : numpy.dtype
+        In which the layer computes, and in which weights are taken: float64 for float64, else
+        float32.
+    sizes : dict of str to int
+        What the names of sizes stand for.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {
+            name: arrays.as_array(x, name) for name, x in given.items() if x is not None
+        }
+        self.sizes: dict[str, int] = {}
+        self._sources: dict[str, str] = {}  # of each size: the weight that said it
+        self.dtype = self._shared_dtype()
+        self.acc = arrays.FLOAT64 if self.dtype == arrays.FLOAT64 else arrays.FLOAT32
+
+    def _shared_dtype(self) -> Any:
+        shared = first = None
+        for name, array in self._given.items():
+            dtype = arrays.float_dtype(array.dtype)
+            if dtype is None:
+                raise TypeError(f"{name}: expected dtype {arrays.DTYPES}, got {array.dtype}")
+            if first is None:
+                shared, first = dtype, name
+            elif dtype != shared:
+                raise TypeError(f"{name}: expected dtype {shared} to match {first}, got {dtype}")
+        return shared
+
+    def take(self, name: str, *shape: str | int) -> Any:
+        """A read-only copy in `acc`, or None if it was not given.
+
+        `shape` has a number or the name of a size for each axis.
+        """
+        if name not in self._given:
+            return None
+        array = self._given[name]
+        fits = array.ndim == len(shape)
+        for axis, size in enumerate(shape if fits else ()):
+            n = array.shape[axis]
+            if isinstance(size, int):
+                fits = fits and n == size
+            else:
+                self._sources.setdefault(size, name)
+                fits = fits and n == self.sizes.setdefault(size, n)
+        if not fits:
+            raise ValueError(f"{name}: expected {self._wanted(shape)}, got shape {array.shape}")
+        taken = np.array(array, dtype=self.acc, order="C")
+        taken.flags.writeable = False
+        return taken
+
+    def _wanted(self, shape: tuple[str | int, ...]) -> str:
+        comma = "," if len(shape) == 1 else ""
+        text = f"shape ({', '.join(map(str, shape))}{comma})"
+        known = [
+            f"{size} = {self.sizes[size]} (from {self._sources[size]})"
+            for size in dict.fromkeys(shape)
+            if isinstance(size, str) and size in self.sizes
+        ]
+        return text + (" with " + ", ".join(known) if known else "")
+
+    def input(self, x: Any, name: str, size: str | int | None = None) -> np.ndarray:
+        """Check what a layer is called with: its dtype, and its last axis unless `size` is None."""
+        return checked_input(x, name, self.dtype, self.sizes.get(size, size) if size else None)
+
+
+def checked_input(x: Any, name: str, dtype: np.dtype, size: int | None) -> np.ndarray:
+    """An array (..., size) in the dtype of the layer; `size` None takes any."""
+    array = arrays.as_array(x, name)
+    found = arrays.float_dtype(array.dtype)
+    if found != dtype:
+        raise TypeError(f"{name}: expected dtype {dtype}, that of the weights, got {array.dtype}")
+    if array.ndim == 0 or (size is not None and array.shape[-1] != size):
+        raise ValueError(f"{name}: expected a last axis of size {size}, got shape {array.shape}")
+    return array
