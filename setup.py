@@ -13,6 +13,7 @@ AddressSanitizer build.
 """
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 
 import numpy
@@ -44,7 +45,22 @@ class BuildExt(build_ext):
         for ext in self.extensions:
             ext.extra_compile_args = MSVC_FLAGS if is_msvc else GCC_FLAGS
             ext.extra_link_args = [] if is_msvc else ["-pthread"]
-        super().build_extensions()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            self.compile_in(pool)
+            super().build_extensions()
+
+    def compile_in(self, pool):
+        """As many files at once as there are cores: setuptools compiles one after another."""
+        compile_one, link = self.compiler._compile, self.compiler.link_shared_object
+        jobs = []
+
+        def link_after(*args, **kwargs):
+            while jobs:
+                jobs.pop().result()  # raises what the compiler raised
+            link(*args, **kwargs)
+
+        self.compiler._compile = lambda *args: jobs.append(pool.submit(compile_one, *args))
+        self.compiler.link_shared_object = link_after
 
 
 def files(*patterns):

@@ -20,6 +20,7 @@
 #define FA_LIKELY(x) (x)
 #define FA_UNLIKELY(x) (x)
 #define FA_PREFETCH(p) ((void)(p))
+#define FA_PREFETCH_L2(p) ((void)(p))
 #else
 #define FA_INLINE static inline __attribute__((always_inline, unused))
 #define FA_NOINLINE static __attribute__((noinline))
@@ -27,6 +28,7 @@
 #define FA_LIKELY(x) __builtin_expect(!!(x), 1)
 #define FA_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define FA_PREFETCH(p) __builtin_prefetch(p)
+#define FA_PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)
 #endif
 
 /* Cache lines and the widest vector are both 64 bytes: all scratch is aligned to it. */

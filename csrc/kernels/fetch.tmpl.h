@@ -6,20 +6,32 @@
  * the miss buffers and stalls the loads behind it.  Addresses past the end are harmless: a prefetch
  * never faults. */
 
-/* At the end of a row's lines. */
+#ifdef FA_FETCH_PAIRS
+#define FA_FETCH_LINE FA_PREFETCH_L2 /* two tiles are more than the first level holds */
+#else
+#define FA_FETCH_PAIRS 0
+#define FA_FETCH_LINE FA_PREFETCH
+#endif
+
+/* At the end of a row's lines, or of a pair of rows. */
 FA_INLINE void next_row(fa_fetch *f) {
-    if (f->run) {
-        f->at = (++f->run)->k;
-        f->lines_of_row_left = fa_ceil_div(f->run->n * f->row_bytes, FA_ALIGN);
-    } else {
+    if (!f->run) {
         f->at += f->jump;
         f->lines_of_row_left = f->lines_of_row;
+    } else if (f->n_runs-- > 0) {
+        f->run++;
+        fa_fetch_run(f, f->both == FA_ALIGN);
+    } else { /* nothing is left: the last line again and again */
+        f->at = f->run->k;
+        f->hop = f->both = 0;
+        f->lines_of_row_left = INT64_MAX;
     }
 }
 
 FA_INLINE void fetch_line(fa_fetch *f) {
-    FA_PREFETCH(f->at);
-    f->at += FA_ALIGN;
+    FA_FETCH_LINE(f->at);
+    f->at += f->hop;
+    f->hop = f->both - f->hop;
     if (--f->lines_of_row_left == 0) next_row(f);
 }
 
@@ -27,18 +39,29 @@ FA_INLINE void fetch_line(fa_fetch *f) {
  * seldom. */
 typedef struct fetch_cursor {
     const char *at;
-    int64_t left;
+    int64_t hop, left;
 } fetch_cursor;
+
+FA_INLINE fetch_cursor cursor_of(const fa_fetch *f) {
+    return (fetch_cursor){f->at, f->hop, f->lines_of_row_left};
+}
+
+FA_INLINE void put_cursor(const fetch_cursor *c, fa_fetch *f) {
+    f->at = c->at;
+    f->hop = c->hop;
+    f->lines_of_row_left = c->left;
+}
 
 FA_NOINLINE fetch_cursor FA_NAME(cursor_of_next_row)(fa_fetch *f, const char *at) {
     f->at = at;
     next_row(f);
-    return (fetch_cursor){f->at, f->lines_of_row_left};
+    return cursor_of(f);
 }
 
 FA_INLINE void fetch_at_cursor(fetch_cursor *c, fa_fetch *f) {
-    FA_PREFETCH(c->at);
-    c->at += FA_ALIGN;
+    FA_FETCH_LINE(c->at);
+    c->at += c->hop;
+    c->hop = f->both - c->hop;
     if (--c->left == 0) *c = FA_NAME(cursor_of_next_row)(f, c->at);
 }
 
@@ -61,4 +84,16 @@ FA_INLINE const char *fetch_step(fa_ahead *a, int n_steps) {
     f->n_lines -= n;
     a->now += f->n_lines <= 0;
     return lines;
+}
+
+/* In place: whether the next tile's keys and values can be fetched in turn. */
+FA_INLINE int fetches_pairs(const fa_tile *t) {
+    return FA_FETCH_PAIRS && t->k_item == 4 && t->k_stride * t->k_item == t->v_stride * t->v_item &&
+           t->qk_size * t->k_item == t->v_size * t->v_item;
+}
+
+/* The next tile's keys and values, or its keys alone. */
+FA_INLINE fa_fetch fetch_next(const fa_tile *t) {
+    return fa_fetch_runs(t->next, t->n_next, t->k_stride * t->k_item,
+                         (int64_t)t->qk_size * t->k_item, fetches_pairs(t));
 }

@@ -2,8 +2,8 @@
  * Few rows against keys and values as they lie: limited by memory bandwidth.
  * Used by ops/visit.c through the table, a copy for each element type.  Packs nothing: each key and
  * value is read once for all rows.
- * While scores are made the tile's values are fetched, while values are summed the next keys: memory
- * is never idle. */
+ * Memory is never idle: while scores are made the tile's values are fetched, while values are summed the
+ * next keys; or all the while the next tile's keys and values in turn (fetches_pairs). */
 
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
@@ -54,23 +54,31 @@ FA_INLINE void FA_TYPED(dot_keys)(int n_rows, const fa_tile *t, int i, const fa_
 
 /* All rows with up to VF_LANES keys of one run; scores go to s[j] and on. */
 FA_INLINE void FA_TYPED(dot_block)(const fa_tile *t, const fa_element *keys, int j, int n,
-                                   fa_fetch ahead) {
+                                   fa_fetch *ahead) {
     int i = 0;
 #if VF_LANES >= 4
-    for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, keys, j, n, &ahead);
-    for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, keys, j, n, &ahead);
+    for (; i + 4 <= t->n_rows; i += 4) FA_TYPED(dot_keys)(4, t, i, keys, j, n, ahead);
+    for (; i + 2 <= t->n_rows; i += 2) FA_TYPED(dot_keys)(2, t, i, keys, j, n, ahead);
 #endif
-    for (; i < t->n_rows; i++) FA_TYPED(dot_keys)(1, t, i, keys, j, n, &ahead);
+    for (; i < t->n_rows; i++) FA_TYPED(dot_keys)(1, t, i, keys, j, n, ahead);
 }
 
 static void FA_TYPED(dots)(const fa_tile *t) {
     const int64_t v_bytes = t->v_stride * t->v_item, v_size = (int64_t)t->v_size * t->v_item;
+    const int in_pairs = fetches_pairs(t);
+    fa_fetch ahead = fetch_next(t);
     for (int x = 0, first = 0; x < t->n_runs; first += t->runs[x++].n) {
         const fa_run *run = &t->runs[x];
-        for (int j = 0; j < run->n; j += VF_LANES) FA_TYPED(dot_block)
-        (t, (const fa_element *)run->k + j * t->k_stride, first + j, fa_min(VF_LANES, run->n - j),
-         fa_fetch_rows((const char *)run->v + j * v_bytes, v_bytes, v_size, VF_LANES));
+        for (int j = 0; j < run->n; j += VF_LANES) {
+            if (!in_pairs)
+                ahead =
+                    fa_fetch_rows((const char *)run->v + j * v_bytes, v_bytes, v_size, VF_LANES);
+            FA_TYPED(dot_block)
+            (t, (const fa_element *)run->k + j * t->k_stride, first + j,
+             fa_min(VF_LANES, run->n - j), &ahead);
+        }
     }
+    *t->fetch = ahead;
 }
 
 /* o[i, c..] = o * alpha + p v for mr rows (a literal) and one block of columns of values in place. */
@@ -86,7 +94,7 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, int is_whole, const fa_tile *t, i
     vf acc[FA_MR][FA_NV];
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) acc[r][x] = vf_set1(0.0f);
-    fetch_cursor cursor = {ahead->at, ahead->lines_of_row_left};
+    fetch_cursor cursor = cursor_of(ahead);
     for (const fa_run *run = t->runs; run < t->runs + t->n_runs; p += run++->n) {
         const fa_element *v = (const fa_element *)run->v + c;
         for (int j = 0; j < run->n; j++, v += t->v_stride) {
@@ -103,8 +111,7 @@ FA_INLINE void FA_TYPED(value_columns)(int mr, int is_whole, const fa_tile *t, i
             }
         }
     }
-    ahead->at = cursor.at;
-    ahead->lines_of_row_left = cursor.left;
+    put_cursor(&cursor, ahead);
     for (int r = 0; r < mr; r++)
         for (int x = 0; x < FA_NV; x++) {
             fa_real *o = (fa_real *)t->o + (int64_t)(i + r) * t->o_stride + c + x * VF_LANES;
@@ -137,11 +144,10 @@ static void FA_TYPED(wide_values)(const fa_tile *t, fa_real alpha) {
     for (; j < t->n_keys; j++) FA_TYPED(value_keys)(1, t, j, vf_set1(j ? 1.0f : alpha));
 }
 
-/* o = o * alpha + s v for a block of rows and values in place.  Meanwhile the next keys are fetched from
- * memory, if they are in place too, else the next columns from a cache. */
+/* o = o * alpha + s v for a block of rows and values in place.  Where keys are packed, the next columns
+ * are fetched meanwhile. */
 static void FA_TYPED(values)(const fa_tile *t, const void *factors) {
     const fa_real *alpha = factors;
-    const int64_t k_bytes = t->k_stride * t->k_item;
     row_groups g;
     if (!t->keys_in_place && t->is_single && t->v_size > 2 * FA_NR) {
         FA_TYPED(wide_values)(t, alpha[0]);
@@ -149,7 +155,7 @@ static void FA_TYPED(values)(const fa_tile *t, const void *factors) {
     }
     FA_ASSERT(t->n_rows <= 8);
     group_rows(t, &g);
-    fa_fetch ahead = fa_fetch_keys(t->next, k_bytes, (int64_t)t->qk_size * t->k_item);
+    fa_fetch ahead = t->keys_in_place && fetches_pairs(t) ? *t->fetch : fetch_next(t);
     for (int c = 0; c < t->v_size; c += FA_NR) {
         if (!t->keys_in_place)
             ahead = fa_fetch_rows((const fa_element *)t->runs->v + c + FA_NR,

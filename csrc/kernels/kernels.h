@@ -82,30 +82,47 @@ typedef struct fa_run {
 /* Rows of memory that will be wanted soon, fetched a few cache lines at a time between the arithmetic. */
 typedef struct fa_fetch {
     const char *at;
-    int64_t jump;    /* bytes from the end of a row's lines to the next row */
-    int64_t n_lines; /* that are left */
+    int64_t hop, both; /* bytes to the next line, and to the one after that */
+    int64_t jump;      /* bytes from the end of a row's lines to the next row */
+    int64_t n_lines;   /* that are left */
     int64_t lines_of_row, lines_of_row_left;
-    const fa_run *run; /* NULL, or the keys that are fetched, without gaps: as one row, so to say */
-    int64_t row_bytes; /* of these */
+    const fa_run *run; /* NULL, or keys without gaps: as one row, so to say */
+    int n_runs;        /* after this one */
+    int64_t row_bytes; /* of a key */
 } fa_fetch;
 
 /* n rows of `size` bytes, `stride` bytes apart. */
 FA_INLINE fa_fetch fa_fetch_rows(const void *rows, int64_t stride, int64_t size, int64_t n) {
     int64_t lines = fa_ceil_div(fa_max64(size, 1), FA_ALIGN);
     return (fa_fetch){.at = rows,
+                      .hop = FA_ALIGN,
+                      .both = 2 * FA_ALIGN,
                       .jump = stride - lines * FA_ALIGN,
                       .n_lines = lines * n,
                       .lines_of_row = lines,
                       .lines_of_row_left = lines};
 }
 
-/* The keys of runs, of which there are enough. */
-FA_INLINE fa_fetch fa_fetch_keys(const fa_run *runs, int64_t stride, int64_t size) {
+/* Takes up f->run, with a line of its values after each line of its keys or without. */
+FA_INLINE void fa_fetch_run(fa_fetch *f, int in_pairs) {
+    f->at = f->run->k;
+    f->lines_of_row_left = fa_ceil_div(f->run->n * f->row_bytes, FA_ALIGN) << in_pairs;
+    if (in_pairs) f->hop = (int64_t)((intptr_t)f->run->v - (intptr_t)f->run->k);
+}
+
+/* The keys of n_runs runs, or keys and values in turn, if rows of both are equally long and far apart. */
+FA_INLINE fa_fetch fa_fetch_runs(const fa_run *runs, int n_runs, int64_t stride, int64_t size,
+                                 int in_pairs) {
     fa_fetch f = fa_fetch_rows(runs->k, stride, size, 0);
-    if (stride == size) { /* always in pages */
-        f.run = runs;
-        f.row_bytes = size;
-        f.lines_of_row_left = fa_ceil_div(runs->n * size, FA_ALIGN);
+    f.both = FA_ALIGN << !in_pairs;
+    f.row_bytes = size;
+    if (in_pairs) f.lines_of_row *= 2;
+    f.run = runs;
+    f.n_runs = n_runs - 1;
+    fa_fetch_run(&f, in_pairs);
+    if (stride != size) { /* never in pages: row after row, without an end */
+        f.run = NULL;
+        f.lines_of_row_left = f.lines_of_row;
     }
     return f;
 }
@@ -129,9 +146,10 @@ typedef struct fa_tile {
     const void *k; /* panels of reals made by pack_keys */
     const void *v; /* panels of reals made by pack_values */
     /* Or keys and values in place: n_runs runs of rows.  next are those that will be wanted after
-     * them: n_keys keys or more, if there are any keys at all. */
+     * them, at least one. */
     const fa_run *runs, *next;
-    int n_runs;
+    int n_runs, n_next;
+    fa_fetch *fetch;            /* for the kernels: how far the dot products came */
     int64_t k_stride, v_stride; /* of rows; of panels of values */
     int k_item, v_item;         /* bytes of one number of what lies in place */
     int keys_in_place;

@@ -55,7 +55,7 @@ static void cut_decode(const fa_sdpa_desc *d, const fa_kernels *k, fa_plan *p) {
     p->rows_per_task = fa_max64(1, p->n_rows);
     /* The shorter the numbers, the more of the time are fixed costs: docs/benchmarks.md. */
     static const int tiles[] = {
-        [FA_F32] = 1, [FA_F64] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
+        [FA_F32] = 2, [FA_F64] = 1, [FA_F16] = 4, [FA_BF16] = 4, [FA_I8] = 8};
     p->key_tile = DECODE_TILE * tiles[d->key.type];
     p->key_chunk = fa_max64(DECODE_CHUNK, fa_round_up(smallest, DECODE_CHUNK));
     p->n_chunks = fa_max64(1, fa_ceil_div(d->n_keys, p->key_chunk));

@@ -130,8 +130,9 @@ static const void *factors_from(const fa_task *t, const char *factors, int begin
 /* The runs of a tile in place, and those after it, which are most often the next tile's. */
 typedef struct tile_runs {
     fa_run runs[2][FA_MAX_RUNS];
-    int now, n_next, last; /* last: keys of the last run after the tile, */
+    int now, n_next;
     int64_t next_key, n_next_keys;
+    fa_fetch fetch;
 } tile_runs;
 
 static void put_in_place(const fa_task *t, fa_tile *tile, tile_runs *r) {
@@ -139,7 +140,6 @@ static void put_in_place(const fa_task *t, fa_tile *tile, tile_runs *r) {
     if (tile->key_first == r->next_key && tile->n_keys == r->n_next_keys) {
         r->now = !r->now;
         tile->n_runs = r->n_next;
-        r->runs[r->now][r->n_next - 1].n = r->last;
     } else {
         tile->n_runs = fa_task_runs(t, tile->key_first, tile->n_keys, r->runs[r->now]);
     }
@@ -149,10 +149,10 @@ static void put_in_place(const fa_task *t, fa_tile *tile, tile_runs *r) {
     r->n_next = fa_task_runs(t, after, r->n_next_keys, next);
     /* After the last tile nothing is wanted; what is fetched all the same should be somewhere. */
     if (r->n_next == 0) next[r->n_next++] = r->runs[r->now][0];
-    r->last = next[r->n_next - 1].n;
-    next[r->n_next - 1].n = INT32_MAX; /* of which more may be fetched than there is */
     tile->runs = r->runs[r->now];
     tile->next = next;
+    tile->n_next = r->n_next;
+    tile->fetch = &r->fetch;
 }
 
 /* Walks rows [first, first + n_rows) of the task over keys [lo, hi), tile by tile. */
