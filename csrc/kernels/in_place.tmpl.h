@@ -5,11 +5,32 @@
  * Memory is never idle: while scores are made the tile's values are fetched, while values are summed the
  * next keys; or all the while the next tile's keys and values in turn (fetches_pairs). */
 
+#undef FA_VECTORS_OF_LINE
+#define FA_VECTORS_OF_LINE (FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)))
+
+/* One vector of each row and key: acc += q k.  step: how many came before. */
+FA_INLINE void FA_TYPED(dot_step)(int n_rows, const fa_real *q, int64_t q_stride,
+                                  const fa_element *const *k, int d, int step, vf *acc,
+                                  fa_fetch *ahead) {
+    enum { MAX_ROWS = 4 };
+    const int per_row = VF_LANES / n_rows;
+    vf qd[MAX_ROWS];
+    for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * q_stride);
+    for (int x = 0; x < per_row; x++) {
+        vf kd = ve_load(k[x] + d);
+        if ((step * per_row + x) % FA_VECTORS_OF_LINE == 0) fetch_line(ahead);
+        for (int r = 0; r < n_rows; r++)
+            acc[r * per_row + x] = vf_fma(qd[r], kd, acc[r * per_row + x]);
+    }
+}
+
 /* Scores of `n_rows` (a literal, 1, 2 or 4) rows against VF_LANES / n_rows keys: VF_LANES sums in
  * flight, reduced together.  The order of additions of one (row, key) does not depend on n_rows. */
 FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, const fa_element *keys,
                                   int j, int n_keys, fa_fetch *ahead) {
-    enum { MAX_ROWS = 4, VECTORS_OF_LINE = FA_ALIGN / (VF_LANES * (int)sizeof(fa_element)) };
+    /* Of a turn: which of them fetch a line is then known beforehand.  Floats fetch in all of them. */
+    enum { STEPS = sizeof(fa_element) < sizeof(float) ? 4 : 1 };
+    const int has_pattern = STEPS * (VF_LANES / n_rows) % FA_VECTORS_OF_LINE == 0;
     const int per_row = VF_LANES / n_rows;
     const fa_real *q = (const fa_real *)t->q + i * t->q_stride;
     const fa_element *k[VF_LANES];
@@ -19,16 +40,12 @@ FA_INLINE void FA_TYPED(dot_rows)(int n_rows, const fa_tile *t, int i, const fa_
         k[x] = k[x - 1] + (x < n_keys ? t->k_stride : 0);
     for (int x = 0; x < VF_LANES; x++) acc[x] = vf_set1(0.0f);
     int d = 0;
-    for (; d + VF_LANES <= t->qk_size; d += VF_LANES) {
-        vf qd[MAX_ROWS];
-        for (int r = 0; r < n_rows; r++) qd[r] = vf_load(q + r * t->q_stride + d);
-        for (int x = 0; x < per_row; x++) {
-            vf kd = ve_load(k[x] + d);
-            if ((d / VF_LANES * per_row + x) % VECTORS_OF_LINE == 0) fetch_line(ahead);
-            for (int r = 0; r < n_rows; r++)
-                acc[r * per_row + x] = vf_fma(qd[r], kd, acc[r * per_row + x]);
-        }
-    }
+    for (; d + STEPS * VF_LANES <= t->qk_size; d += STEPS * VF_LANES)
+        for (int x = 0; x < STEPS; x++) FA_TYPED(dot_step)
+    (n_rows, q + d + x * VF_LANES, t->q_stride, k, d + x * VF_LANES,
+     has_pattern ? x : d / VF_LANES + x, acc, ahead);
+    for (; d + VF_LANES <= t->qk_size; d += VF_LANES) FA_TYPED(dot_step)
+    (n_rows, q + d, t->q_stride, k, d, d / VF_LANES, acc, ahead);
     if (d < t->qk_size) {
         int left = t->qk_size - d;
         for (int r = 0; r < n_rows; r++) {
