@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# MultiHeadAttention: formula, sources, masks, caches, projected memories, PyTorch's weights, errors.
+# MultiHeadAttention: formula, sources, masks, caches, projected memories, PyTorch, errors.
 # Used by the suite, on every backend; what needs PyTorch itself is skipped without it.
 # The attention kernels themselves are tested elsewhere.
 """Multi-head attention follows its formula, whatever it attends to and however it is called."""

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from check import assert_bits_equal, draw
 from layer_formulas import (
-    frame_case, gelu, heads_case, layer_norm, multi_head, near, relu, transformer, wide,
+    frame_case,
+    gelu,
+    heads_case,
+    layer_norm,
+    multi_head,
+    near,
+    relu,
+    transformer,
+    wide,
 )  # fmt: skip
 
 from fastattn.layers import MultiHeadAttention, TransformerDecoderLayer, TransformerEncoderLayer
