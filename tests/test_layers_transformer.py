@@ -269,8 +269,10 @@ def test_arguments_that_do_not_fit(rng):
     with pytest.raises(TypeError, match="^cross_attention: "):
         TransformerDecoderLayer(**given, cross_attention=cross, norm3_weight=given["norm1_weight"])
     layer = TransformerEncoderLayer(**given | {"activation": lambda x: x[:, :2]})
+    cache = layer.new_cache(2)
     with pytest.raises(ValueError, match="^activation: "):
-        layer(draw(rng, (2, 3, 6)))
+        layer(draw(rng, (2, 3, 6)), cache=cache)
+    assert not cache.lengths.any()
 
 
 def test_calls_that_do_not_fit(backend, rng):
