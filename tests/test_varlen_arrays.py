@@ -36,7 +36,8 @@ def test_signature():
     assert list(names)[:5] == ["query", "key", "value", "cu_seqlens_q", "cu_seqlens_k"]
     options = {n: p.default for n, p in names.items() if p.kind is p.KEYWORD_ONLY}
     assert options == {
-        "is_causal": False, "scale": None, "q_offset": 0, "window": None, "softcap": 0.0,
+        "score": "scaled_dot", "is_causal": False, "scale": None, "q_offset": 0, "window": None,
+        "softcap": 0.0,
         "alibi_slopes": None, "sinks": None, "out": None, "return_lse": False,
     }  # fmt: skip
     assert "varlen_attention" in fastattn.__all__
