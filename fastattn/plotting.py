@@ -103,8 +103,8 @@ def plot_alignment(
     sources = checks.tokens(source, values.shape[-1], "source", "sources")
     targets = checks.tokens(target, values.shape[-2], "target", "targets")
     colors = maps.colors_of(cmap)
-    _check_choice(source_side, "source_side", ("top", "bottom"))
-    values = _of_head(values, head)
+    checks.choice(source_side, "source_side", ("top", "bottom"))
+    values = checks.of_head(values, head)
     norm = maps.scale(values, vmin, vmax)
 
     if ax is None:
@@ -118,9 +118,10 @@ def plot_alignment(
         )
         ax = figure.subplots()
     else:
-        figure = ax.figure
-        inches = ax.bbox.transformed(ax.get_figure(root=False).dpi_scale_trans.inverted())
-        cell = (inches.height / values.shape[0], inches.width / values.shape[1])
+        figure = _root(ax)
+        cell = tuple(
+            side / figure.dpi / n for side, n in zip((ax.bbox.height, ax.bbox.width), values.shape)
+        )
     image = maps.draw(
         ax,
         values,
@@ -296,7 +297,7 @@ def plot_token_weights(
         if len(bars) != len(rows):
             raise ValueError(f"row_weights: expected shape ({len(rows)},), got {bars.shape}")
     before = checks.tokens(row_labels, len(rows), "row_labels", "rows")
-    _check_choice(scale, "scale", ("row", "all"))
+    checks.choice(scale, "scale", ("row", "all"))
     colors = maps.colors_of(cmap)
     if scale == "all":
         norm = maps.scale(np.concatenate(shades), 0.0, None)
@@ -306,7 +307,7 @@ def plot_token_weights(
 
     shown = [labels.labels(row) for row in rows]
     shown_before = None if before is None else labels.labels(before)
-    inches = width if ax is None else ax.bbox.width / ax.get_figure(root=False).dpi
+    inches = width if ax is None else ax.bbox.width / _root(ax).dpi
     layout = words.arrange(shown, shown_before, bars is not None, 72 * inches)
     if ax is None:
         space = 0.35 if title is not None else 0.0
@@ -314,30 +315,17 @@ def plot_token_weights(
         figure = _figure(*size, layout=None)
         ax = figure.add_axes((0, 0, layout.size[0] / 72 / size[0], 1 - space / size[1]))
     else:
-        figure = ax.figure
+        figure = _root(ax)
     words.draw(ax, layout, shown, shades, colors, shown_before, bars)
     if title is not None:
         _title(ax.set_title, title, loc="left", x=words.MARGIN / layout.size[0])
     return figure
 
 
-def _of_head(values: np.ndarray, head: Any) -> np.ndarray:
-    """(targets, sources) of one head, or of the mean of all."""
-    if values.ndim == 2:
-        if head not in (None, "mean", 0):
-            raise ValueError(f"head: expected None for weights without heads, got {head!r}")
-        return values
-    if head is None or (isinstance(head, str) and head == "mean"):
-        return values.mean(axis=0)
-    n = len(values)
-    if isinstance(head, bool) or not isinstance(head, int | np.integer) or not -n <= head < n:
-        raise ValueError(f'head: expected "mean" or an integer from {-n} to {n - 1}, got {head!r}')
-    return values[head]
-
-
-def _check_choice(given: Any, name: str, choices: tuple[str, ...]) -> None:
-    if given not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
+def _root(ax: Axes) -> Figure:
+    """The figure itself, also of axes in a part of one."""
+    figure = ax.figure
+    return getattr(figure, "figure", None) or figure
 
 
 def _title(write: Any, title: str, size: float = 10.5, **style: Any) -> None:

@@ -13,7 +13,15 @@ import numpy as np
 
 from .. import _check_arrays as arrays
 
-__all__ = ["matplotlib_is_there", "packed", "rows_of_tokens", "tokens", "weights"]
+__all__ = [
+    "choice",
+    "matplotlib_is_there",
+    "of_head",
+    "packed",
+    "rows_of_tokens",
+    "tokens",
+    "weights",
+]
 
 
 def matplotlib_is_there() -> None:
@@ -86,6 +94,25 @@ def packed(given: Any, counts: list[int]) -> list[np.ndarray]:
     if len(flat) != total:
         raise ValueError(f"weights: expected {wanted}, as tokens has, got shape {flat.shape}")
     return np.split(flat, np.cumsum(counts)[:-1])
+
+
+def of_head(values: np.ndarray, head: Any) -> np.ndarray:
+    """(targets, sources) of one head, or of the mean of all."""
+    if values.ndim == 2:
+        if head not in (None, "mean", 0):
+            raise ValueError(f"head: expected None for weights without heads, got {head!r}")
+        return values
+    if head is None or (isinstance(head, str) and head == "mean"):
+        return values.mean(axis=0)
+    n = len(values)
+    if isinstance(head, bool) or not isinstance(head, int | np.integer) or not -n <= head < n:
+        raise ValueError(f'head: expected "mean" or an integer from {-n} to {n - 1}, got {head!r}')
+    return values[head]
+
+
+def choice(given: Any, name: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {given!r}")
 
 
 def _listed(counts: list[int]) -> str:
