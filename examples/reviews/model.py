@@ -13,8 +13,6 @@ import numpy as np
 
 from fastattn.layers import AttentionPooling, HierarchicalAttention
 
-from . import texts
-
 WEIGHTS = Path(__file__).with_name("weights.npz")
 
 
@@ -31,8 +29,9 @@ class Judge:
 
     def __init__(self, path: Path = WEIGHTS) -> None:
         with np.load(path) as file:
-            self._weights = w = {name: file[name].astype(np.float32) for name in file.files}
-        self._numbers = {word: i for i, word in enumerate(texts.vocabulary())}
+            arrays = dict(file)
+        self._numbers = {str(word): i for i, word in enumerate(arrays.pop("vocabulary"))}
+        self._weights = w = {name: array.astype(np.float32) for name, array in arrays.items()}
         word_attention, sentence_attention = (
             AttentionPooling(
                 score="additive",

@@ -103,7 +103,7 @@ def main() -> None:
             seconds = time.perf_counter() - started
             print(f"{step + 1:5}  loss {loss:.4f}  right {right:.3f}  {seconds:.0f} s", flush=True)
     path = Path(__file__).with_name("weights.npz")
-    np.savez_compressed(path, **exported(model))
+    np.savez_compressed(path, vocabulary=np.array(list(numbers)), **exported(model))
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
 
 
