@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# How the pages of docs/ become a site: `sphinx-build -W --keep-going -n docs OUT`, or `.ci/run docs`.
-# Used by Sphinx. The pages are plain Markdown that GitHub shows as well; the reference is made of
+# How the pages of docs/ become a site: `.ci/run docs`, or `sphinx-build -W -n docs OUT`. Used by
+# Sphinx. The pages are plain Markdown that GitHub shows as well; the reference is made of
 # docstrings. It needs no network, neither to build nor to read, and no compiler.
 """Settings of Sphinx."""
 

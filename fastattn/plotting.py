@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._plotting import checks, labels, maps, words
+from ._plotting import checks, labels, maps, sheet, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,21 +107,14 @@ def plot_alignment(
     values = checks.of_head(values, head)
     norm = maps.scale(values, vmin, vmax)
 
+    page = None
     if ax is None:
+        page = sheet.Sheet()
         cell = maps.cell_sizes(*values.shape)
-        figure = _figure(
-            cell[1] * values.shape[1] + maps.label_space(targets) + 0.8 * colorbar,
-            cell[0] * values.shape[0]
-            + min(maps.label_space(sources), 1.6)
-            + 0.3 * bool(title)
-            + 0.3 * (not np.isfinite(values).all()),
-        )
-        ax = figure.subplots()
+        ax = page.add(0, 0, cell[1] * values.shape[1], cell[0] * values.shape[0])
     else:
-        figure = _root(ax)
-        cell = tuple(
-            side / figure.dpi / n for side, n in zip((ax.bbox.height, ax.bbox.width), values.shape)
-        )
+        size = (ax.bbox.height, ax.bbox.width)
+        cell = tuple(side / _root(ax).dpi / n for side, n in zip(size, values.shape))
     image = maps.draw(
         ax,
         values,
@@ -133,11 +126,11 @@ def plot_alignment(
         source_side=source_side,
         annotate=annotate,
     )
-    if title is not None:
-        _title(ax.set_title, title)
     if colorbar:
-        maps.add_bar(image, ax, norm.vmin >= 0)
-    return figure
+        maps.add_bar(image, ax, None if page is None else page.add_bar_axes(), norm.vmin >= 0)
+    if title is not None:
+        _write(ax.set_title, title, loc="center")
+    return _root(ax) if page is None else page.finish()
 
 
 def plot_heads(
@@ -161,7 +154,7 @@ def plot_heads(
     source, target : sequence of str, optional
         As in `plot_alignment`; tokens stand at the outer maps only.
     columns : int, optional
-        Maps in a row; by default about as many as there are rows.
+        Maps in a row; by default so many that the whole is about as wide as high.
     titles : sequence of str, optional
         One for each head; ``head 0``, ``head 1``, ... by default.
     title : str, optional
@@ -188,8 +181,8 @@ def plot_heads(
     colors = maps.colors_of(cmap)
     norm = maps.scale(values, vmin, vmax)
     if columns is None:
-        columns = max(1, round(math.sqrt(n_heads * n_rows / n_columns)))
-        columns = math.ceil(n_heads / math.ceil(n_heads / min(columns, n_heads)))  # no short rows
+        lines = max(1, math.floor(math.sqrt(n_heads * n_columns / n_rows)))
+        columns = math.ceil(n_heads / lines)
     elif isinstance(columns, bool) or not isinstance(columns, int | np.integer) or columns < 1:
         raise ValueError(f"columns: expected an integer from 1 on, got {columns!r}")
     columns = min(int(columns), n_heads)
@@ -197,40 +190,27 @@ def plot_heads(
 
     body = max(1.2, min(3.0, 9.0 / columns, 9.0 / lines))  # inches of one map
     cell = maps.cell_sizes(n_rows, n_columns, body)
-    figure = _figure(
-        columns * (cell[1] * n_columns + 0.15) + maps.label_space(targets) + 0.8 * colorbar,
-        lines * (cell[0] * n_rows + 0.35) + min(maps.label_space(sources), 1.6) + 0.3 * bool(title),
-    )
-    axes = figure.subplots(lines, columns, squeeze=False, sharex=False, sharey=False)
+    height, width = cell[0] * n_rows, cell[1] * n_columns
+    page = sheet.Sheet()
     shown = None if sources is None else labels.labels(sources)
     shown_targets = None if targets is None else labels.labels(targets)
-    for i, ax in enumerate(axes.flat):
-        if i >= n_heads:
-            ax.set_axis_off()
-            continue
-        # Titles above each map, so sources below: under the last map of their column.
+    for i, head in enumerate(values):
+        line, column = divmod(i, columns)
+        ax = page.add(column * (width + 0.14), -line * (height + 0.34), width, height)
+        # Titles stand above each map, so sources below: under the last map of their column.
         image = maps.draw(
-            ax,
-            values[i],
-            shown,
-            shown_targets,
-            norm,
-            colors,
-            cell=cell,
-            source_side="bottom",
+            ax, head, shown, shown_targets, norm, colors, cell=cell, source_side="bottom"
         )
-        _title(ax.set_title, names[i], size=9)
-        if i % columns:
+        _write(ax.set_title, names[i], size=9, pad=4)
+        if column:
             ax.tick_params(axis="y", labelleft=False)
             ax.set_ylabel("")
         if i + columns < n_heads:
             ax.tick_params(axis="x", labelbottom=False)
             ax.set_xlabel("")
-    if title is not None:
-        _title(figure.suptitle, title)
     if colorbar:
-        maps.add_bar(image, list(axes.flat), norm.vmin >= 0)
-    return figure
+        maps.add_bar(image, ax, page.add_bar_axes(), norm.vmin >= 0)
+    return page.finish(_above(title))
 
 
 def plot_token_weights(
@@ -309,17 +289,16 @@ def plot_token_weights(
     shown_before = None if before is None else labels.labels(before)
     inches = width if ax is None else ax.bbox.width / _root(ax).dpi
     layout = words.arrange(shown, shown_before, bars is not None, 72 * inches)
+    page = None
     if ax is None:
-        space = 0.35 if title is not None else 0.0
-        size = (max(width, layout.size[0] / 72), layout.size[1] / 72 + space)
-        figure = _figure(*size, layout=None)
-        ax = figure.add_axes((0, 0, layout.size[0] / 72 / size[0], 1 - space / size[1]))
-    else:
-        figure = _root(ax)
+        page = sheet.Sheet()
+        ax = page.add(0, 0, *(points / 72 for points in layout.size))
     words.draw(ax, layout, shown, shades, colors, shown_before, bars)
+    if page is not None:
+        return page.finish(_above(title), is_left=True)
     if title is not None:
-        _title(ax.set_title, title, loc="left", x=words.MARGIN / layout.size[0])
-    return figure
+        _write(ax.set_title, title, loc="left")
+    return _root(ax)
 
 
 def _root(ax: Axes) -> Figure:
@@ -328,12 +307,19 @@ def _root(ax: Axes) -> Figure:
     return getattr(figure, "figure", None) or figure
 
 
-def _title(write: Any, title: str, size: float = 10.5, **style: Any) -> None:
-    shown = labels.labels([title], longest=200)
+def _write(write: Any, text: str, size: float = 10.5, **style: Any) -> None:
+    shown = labels.labels([text], longest=200)
     write(shown.texts[0], fontsize=size, **shown.style, **style)
 
 
-def _figure(width: float, height: float, layout: str | None = "constrained") -> Figure:
-    from matplotlib.figure import Figure  # no pyplot: no backend, no global state
+def _above(title: str | None) -> Any:
+    """What writes the title of a whole figure."""
+    if title is None:
+        return None
 
-    return Figure(figsize=(max(width, 1.6), max(height, 0.7)), dpi=150, layout=layout)
+    def write(figure: Figure, x: float, y: float, alignment: str) -> Any:
+        shown = labels.labels([title], longest=200)
+        style = {"ha": alignment, "va": "bottom", "fontsize": 10.5, **shown.style}
+        return figure.text(x, y, shown.texts[0], **style)
+
+    return write

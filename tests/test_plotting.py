@@ -14,6 +14,7 @@ import fastattn
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from fastattn._plotting import labels  # noqa: E402
@@ -29,6 +30,13 @@ def drawn(figure):
     figure.savefig(file, format="png")
     assert file.getvalue().startswith(b"\x89PNG")
     return file.getvalue()
+
+
+def renderer_of(figure):
+    """What measures texts, after everything has found its place."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
 
 
 def shown(ticks):
@@ -60,9 +68,7 @@ def test_an_alignment_has_a_cell_for_each_pair_and_both_tokens(weights):
 @pytest.mark.parametrize("side", ["top", "bottom"])
 def test_sources_stand_at_either_side_and_targets_read_downwards(weights, side):
     figure = plot_alignment(weights[0], SOURCE, TARGET, source_side=side)
-    ax = figure.axes[0]
-    drawn(figure)
-    renderer = figure.canvas.get_renderer()
+    ax, renderer = figure.axes[0], renderer_of(figure)
     label = ax.get_xticklabels()[0].get_window_extent(renderer)
     frame = ax.get_window_extent(renderer)
     assert label.y0 > frame.y1 if side == "top" else label.y1 < frame.y0
@@ -125,8 +131,7 @@ def test_long_tokens_are_turned_and_short_ones_are_not(weights):
 def test_labels_of_many_tokens_are_thinned_out_and_never_overlap(rng, shape):
     targets, sources = ([f"token{i}" for i in range(n)] for n in shape)
     figure = plot_alignment(rng.random(shape), sources, targets)
-    drawn(figure)
-    ax, renderer = figure.axes[0], figure.canvas.get_renderer()
+    ax, renderer = figure.axes[0], renderer_of(figure)
     rows = [tick.get_window_extent(renderer) for tick in ax.get_yticklabels()]
     assert all(above.y0 >= below.y1 - 1 for above, below in zip(rows, rows[1:]))
     assert shown(ax.get_yticklabels()) == targets[:: -(-shape[0] // len(rows))]
@@ -206,7 +211,9 @@ def test_numbers_are_written_into_cells(weights):
     assert (dark, light) == ("white", "#20262d")
 
 
-@pytest.mark.parametrize(("columns", "grid"), [(None, (2, 3)), (1, (5, 1)), (4, (2, 4)), (9, (1, 5))])
+@pytest.mark.parametrize(
+    ("columns", "grid"), [(None, (2, 3)), (1, (5, 1)), (4, (2, 4)), (9, (1, 5))]
+)
 def test_each_head_has_a_map_with_the_same_scale(rng, columns, grid):
     weights = rng.random((5, 4, 4))
     figure = plot_heads(weights, list("abcd"), list("efgh"), columns=columns, title="heads")
@@ -259,8 +266,7 @@ def test_shades_are_relative_to_the_row_or_to_all():
 def test_long_rows_are_broken_and_stay_within_the_width():
     words = [f"word{i}" for i in range(60)]
     figure = plot_token_weights([words], np.ones(60), width=4.0)
-    drawn(figure)
-    ax, renderer = figure.axes[0], figure.canvas.get_renderer()
+    ax, renderer = figure.axes[0], renderer_of(figure)
     edges = [text.get_window_extent(renderer) for text in ax.texts]
     assert max(edge.x1 for edge in edges) <= 4.0 * figure.dpi
     assert min(edge.y0 for edge in edges) >= 0
@@ -305,7 +311,11 @@ TWO = np.full((2, 3), 0.5)
     [
         (lambda: plot_alignment(np.ones(3)), ValueError, r"weights: expected \(targets, sources\)"),
         (lambda: plot_alignment(np.ones((1, 1, 2, 3))), ValueError, r"weights\[0\] is the first"),
-        (lambda: plot_alignment(np.ones((0, 3))), ValueError, r"none of them 0, got shape \(0, 3\)"),
+        (
+            lambda: plot_alignment(np.ones((0, 3))),
+            ValueError,
+            r"none of them 0, got .*\(0, 3\)",
+        ),
         (lambda: plot_alignment(TWO + 1j), TypeError, "weights: expected real numbers, got dtype"),
         (lambda: plot_alignment([["a"]]), TypeError, "weights: expected real numbers, got dtype"),
         (lambda: plot_alignment(TWO, "ab"), ValueError, "source: expected 3 tokens, one for each"),

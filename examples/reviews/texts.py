@@ -33,8 +33,9 @@ bathroom coffee bread waiter garden lamp bag price place hotel kitchen music act
 """.split()
 WORDS = {  # what is said of them
     True: """
-        good great lovely excellent wonderful perfect clean fresh friendly beautiful superb delicious
-        charming brilliant comfortable pleasant delightful fantastic amazing fine splendid warm
+        good great lovely excellent wonderful perfect clean fresh friendly beautiful superb
+        delicious charming brilliant comfortable pleasant delightful fantastic amazing fine splendid
+        warm
     """.split(),
     False: """
         bad awful terrible dirty horrible poor cold rude broken dull boring disappointing stale
@@ -43,8 +44,9 @@ WORDS = {  # what is said of them
 }
 SAID = {
     True: """
-        we will come back|i loved every minute of it|everyone smiled and helped us|it works like a charm
-        we enjoyed it very much|i recommend it to everyone|we laughed and we cried|it made my day
+        we will come back|i loved every minute of it|everyone smiled and helped us
+        it works like a charm|we enjoyed it very much|i recommend it to everyone
+        we laughed and we cried|it made my day|nobody could be unhappy here
         i could not put it down|we did not want to leave|nothing was missing|it exceeded our hopes
         it is worth every penny|i have never slept so well|i would buy it again|what a treat
     """,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap, Normalize
     from matplotlib.image import AxesImage
 
-__all__ = ["BODY", "add_bar", "cell_sizes", "colors_of", "draw", "is_dark", "label_space", "scale"]
+__all__ = ["BODY", "add_bar", "cell_sizes", "colors_of", "draw", "is_dark", "scale"]
 
 FONT = 9.0  # points, of labels that have the room
 SMALLEST = 6.0  # below that every other token goes without a label, then more
@@ -37,13 +37,12 @@ def colors_of(cmap: str | Colormap | None) -> Colormap:
     if cmap is None:
         found = LinearSegmentedColormap.from_list("fastattn", OURS)
     elif isinstance(cmap, Colormap):
-        found = cmap.copy()
+        found = cmap
     elif isinstance(cmap, str) and cmap in matplotlib.colormaps:
         found = matplotlib.colormaps[cmap]
     else:
         raise ValueError(f"cmap: expected a Colormap or the name of one, got {cmap!r}")
-    found.set_bad(HIDDEN)
-    return found
+    return found.with_extremes(bad=HIDDEN)
 
 
 def scale(values: np.ndarray, vmin: float | None, vmax: float | None) -> Normalize:
@@ -71,13 +70,6 @@ def cell_sizes(n_rows: int, n_columns: int, body: float = BODY) -> tuple[float, 
     if side * min(n_rows, n_columns) >= min(0.22 * body, CELL * min(n_rows, n_columns)):
         return side, side
     return height, width
-
-
-def label_space(tokens: Sequence[str] | None, is_upright: bool = False) -> float:
-    """About how much room the labels of an axis need beside it."""
-    if tokens is None:
-        return 0.5
-    return 0.15 if is_upright else 0.15 + text.widest(tokens) * FONT / 72
 
 
 def draw(
@@ -112,9 +104,7 @@ def draw(
         ax.grid(which="minor", color="#e9ecef", linewidth=0.5)
     ax.tick_params(which="minor", length=0)
     is_top = source_side == "top"
-    ax.tick_params(
-        axis="x", top=is_top, labeltop=is_top, bottom=not is_top, labelbottom=not is_top
-    )
+    ax.tick_params(axis="x", top=is_top, labeltop=is_top, bottom=not is_top, labelbottom=not is_top)
     ax.xaxis.set_label_position("top" if is_top else "bottom")
     _label_axis(ax.xaxis, source, n_columns, cell[1], "source position")
     _label_axis(ax.yaxis, target, n_rows, cell[0], "target position")
@@ -125,10 +115,10 @@ def draw(
     return image
 
 
-def add_bar(image: AxesImage, axes: Any, has_weights: bool) -> None:
-    """The colour bar of one map or of many; it takes its room from `axes`."""
-    first = axes if not isinstance(axes, list) else axes[0]
-    bar = first.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02, shrink=0.9, aspect=22)
+def add_bar(image: AxesImage, ax: Axes, bar_ax: Axes | None, has_weights: bool) -> None:
+    """The colour bar, in axes of its own or in a part of those of the map."""
+    room = {"ax": ax, "fraction": 0.05, "pad": 0.02} if bar_ax is None else {"cax": bar_ax}
+    bar = ax.figure.colorbar(image, **room)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=FONT - 1, length=2, color="#9aa3ab")
     bar.set_label("weight" if has_weights else "score", fontsize=FONT - 1)
@@ -192,9 +182,7 @@ def _mark_broken(ax: Axes, values: np.ndarray) -> None:
         )
 
 
-def _annotate(
-    ax: Axes, values: np.ndarray, norm: Normalize, colors: Colormap, cell: float
-) -> None:
+def _annotate(ax: Axes, values: np.ndarray, norm: Normalize, colors: Colormap, cell: float) -> None:
     """The number of each cell, two digits, in letters that can be read on its colour."""
     size = min(FONT - 1, 0.36 * 72 * cell)
     for (row, column), value in np.ndenumerate(values):

@@ -26,14 +26,14 @@ LINE, ROW_GAP, GROUP_GAP = 18.0, 6.0, 12.0  # points: a line of words, what sets
 PAD, WORD_GAP = 2.5, 3.0  # points: colour around a word, and between two
 BAR, NUMBER = 64.0, 30.0  # points: the longest bar, and its number
 BAR_COLOR = "#e08e45"  # warm beside the blue of words: another kind of weight
-MARGIN = 8.0
+MARGIN = 4.0
 
 
 class Layout(NamedTuple):
     """Where everything is, in points from the top left corner."""
 
     words: list[tuple[int, int, float, float, float]]  # row, word, left, middle, width
-    rows: list[tuple[float, float]]  # first and last middle line of each row
+    rows: list[float]  # the middle of each row's first line
     left: float  # where words begin
     size: tuple[float, float]  # width, height
 
@@ -48,16 +48,16 @@ def arrange(
     widths = [_widths(row) for row in rows]
     left = MARGIN
     if row_labels is not None:
-        left += max(_widths(row_labels, bold=True), default=0.0) + 2 * WORD_GAP
+        left += max(_widths(row_labels, _weight(row_labels)), default=0.0) + 2 * WORD_GAP
     if has_bars:
         left += BAR + NUMBER + 2 * WORD_GAP
-    words, spans = [], []
+    words, tops = [], []
     y = MARGIN + LINE / 2
     right = left
     for i, row in enumerate(widths):
         if i and row_labels is not None and row_labels.texts[i]:
             y += GROUP_GAP
-        first, x = y, left
+        top, x = y, left
         for j, w in enumerate(row):
             w += 2 * PAD
             if x > left and x + w > line_width - MARGIN:
@@ -65,9 +65,9 @@ def arrange(
             words.append((i, j, x, y, w))
             x += w + WORD_GAP
             right = max(right, x)
-        spans.append((first, y))
+        tops.append(top)
         y += LINE + ROW_GAP
-    return Layout(words, spans, left, (right + MARGIN, y - ROW_GAP - LINE / 2 + MARGIN))
+    return Layout(words, tops, left, (right + MARGIN, y - ROW_GAP - LINE / 2 + MARGIN))
 
 
 def draw(
@@ -97,16 +97,16 @@ def draw(
         )
         ax.add_patch(box)
         _write(ax, x + w / 2, y, rows[i], j, color="white" if is_dark(ground) else "#20262d")
-    for i, (first, last) in enumerate(layout.rows):
+    for i, first in enumerate(layout.rows):
         if row_labels is not None and row_labels.texts[i]:
-            _write(ax, MARGIN, first, row_labels, i, ha="left", fontweight="bold")
+            _write(ax, MARGIN, first, row_labels, i, ha="left", fontweight=_weight(row_labels))
         if bars is None:
             continue
         end = layout.left - 2 * WORD_GAP
         length = BAR * max(bars[i], 0.0) / max(bars[np.isfinite(bars)].max(initial=0.0), 1e-300)
         if np.isfinite(bars[i]):
             at = (end - length, first - 5)
-            ax.add_patch(Rectangle(at, length, last - first + 10, color=BAR_COLOR, linewidth=0))
+            ax.add_patch(Rectangle(at, length, 10, color=BAR_COLOR, linewidth=0))
         number = f"{100 * bars[i]:.0f} %" if np.isfinite(bars[i]) else "NaN"
         where = end - (length if np.isfinite(bars[i]) else 0) - WORD_GAP
         ax.text(where, first, number, ha="right", va="center", fontsize=FONT - 1, color="#57606a")
@@ -125,14 +125,20 @@ def _ground(shade: float, colors: Colormap) -> tuple[float, ...]:
     return colors(float(shade)) if np.isfinite(shade) else to_rgba(BROKEN)
 
 
-def _widths(given: text.Labels, bold: bool = False) -> list[float]:
+def _weight(given: text.Labels) -> str:
+    """Bold where the default font has all characters: many others have no bold face."""
+    from matplotlib import rcParams
+
+    return "bold" if given.style["fontfamily"] == rcParams["font.family"] else "normal"
+
+
+def _widths(given: text.Labels, weight: str = "normal") -> list[float]:
     """In points, measured with the fonts that will draw it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(dpi=72)  # a pixel is a point
     renderer = FigureCanvasAgg(figure).get_renderer()
-    weight = "bold" if bold else "normal"
     probe = figure.text(0, 0, "", fontsize=SIZE, fontweight=weight, **given.style)
     widths = []
     for shown in given.texts:
