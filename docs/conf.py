@@ -25,6 +25,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "numpydoc",  # the docstrings' sections; it renumbers their references, which Napoleon does not
+    "names",  # of _ext: see default_role
     "mathml",  # of _ext: formulas as MathML, which browsers draw without a script from elsewhere
 ]
 exclude_patterns = ["_build"]
@@ -39,7 +40,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the sections say more: shapes, and what the default is
 numpydoc_show_class_members = False  # the members themselves are on the page
 numpydoc_class_members_toctree = False
-default_role = "autolink"  # `name` in a docstring: a link if there is one to make
+default_role = "name"  # of _ext: `name` in a docstring is a link, if there is something to link to
 add_function_parentheses = False
 toc_object_entries_show_parents = "hide"
 nitpicky = True

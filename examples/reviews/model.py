@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The judge of reviews in NumPy, its attention by fastattn. Used by hierarchical_documents.py.
 # It loads weights.npz, which train.py made; it trains nothing and prints nothing.
-"""Words are looked up, seen with their neighbours, pooled; sentences are pooled, and judged."""
+"""Words are looked up, signed by those before them, and pooled; so are sentences; then judged."""
 
 from __future__ import annotations
 
@@ -44,21 +44,24 @@ class Judge:
         self._layer = HierarchicalAttention(
             word_attention=word_attention,
             sentence_attention=sentence_attention,
-            word_encoder=self._with_neighbours,
+            word_encoder=self._signed,
         )
 
-    def _with_neighbours(self, words: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """A convolution over three words, so that "not good" is something else than "good".
+    def _signed(self, words: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Each word's meaning times a number from -1 to 1 that the words before it decide: what is
+        "not fresh" is something else than what is fresh.
 
-        All words of all sentences at once; where a sentence ends there is nothing beyond.
+        All words of all sentences at once; nothing comes before a sentence's first word.
         """
-        before, after = np.zeros_like(words), np.zeros_like(words)
-        before[1:], after[:-1] = words[:-1], words[1:]
-        starts = ends[:-1][ends[:-1] < ends[1:]]  # of sentences that have words
-        before[starts] = 0
-        after[ends[1:][ends[:-1] < ends[1:]] - 1] = 0
-        x = np.concatenate([before, words, after], axis=-1)
-        return np.tanh(x @ self._weights["convolution"] + self._weights["convolution_bias"])
+        place = np.arange(len(words)) - np.repeat(ends[:-1], np.diff(ends))
+        sign = self._weights["sign_bias"]
+        for back, weight in enumerate(self._weights["sign"], start=1):
+            before = np.zeros_like(words)
+            before[back:] = words[:-back]
+            before[place < back] = 0
+            sign = sign + before @ weight
+        meaning = np.tanh(words @ self._weights["meaning"] + self._weights["meaning_bias"])
+        return meaning * np.tanh(sign)[:, None]
 
     def judge(self, documents: Sequence[Sequence[Sequence[str]]]) -> list[Judgement]:
         """All documents in one go: nothing is padded, whatever their sentences' lengths are."""

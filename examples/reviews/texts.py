@@ -27,6 +27,29 @@ the cover shows a ship|the second part is set in winter|the music is by a young 
 the camera has two lenses|the bag has a pocket for keys|the lamp stands on my desk now
 you can sit outside in summer|there is a garden with old trees|the shop opens at eight
 """
+# Most plain sentences are put together, so that no word of them means more than another.
+WHO = """
+we|i|my brother|my sister|a friend|the man at the desk|two of us|the waiter|the author|they
+a woman from the shop|the driver|our neighbours|the children|someone|the cook|a composer|he|she
+""".strip()
+DID = """
+took|brought|ordered|had|saw|opened|wrote about|asked for|gave me|gave us|talked about|showed us
+looked at|sold|reached|carried|chose|found|comes with|begins with|runs to|expected|remembered
+""".strip()
+WHAT = """
+the {thing}|a {thing}|our {thing}|another {thing}|the night train|the third floor|a long letter
+six hundred pages|a small town|the first chapter|two pianos|the blue cover|an old mirror|a ship
+the key|the bus|a hall|forty years|nine rooms|the bill|three days|the road to the sea|lunch
+""".strip()
+WHEN = """
+at six|in may|on sunday|after three days|before noon|at once|by the window|in front of the house
+on the third floor|for two hours|near the station|every month|with my sister|in the yard|last year
+from the shop|and a {thing}|and then the {thing}|by the sea|
+""".strip("\n")
+SET_OUT = """
+there is a {thing} {when}|the {thing} is {when}|the {thing} was {when}|it was {what}|it is {what}
+{who} {did} {what} {when}|{who} {did} {what}|{who} {did} {what} and {what}|{what} {when}
+""".strip()
 THINGS = """
 room bed staff breakfast soup fish service screen battery sound camera story ending film book view
 bathroom coffee bread waiter garden lamp bag price place hotel kitchen music acting cable
@@ -89,7 +112,7 @@ REVIEWS = (
     (
         True,
         "The film begins in a small town by the sea. A composer comes back after forty years. I"
-        " expected a dull story, but it was beautiful. The music is for two pianos.",
+        " did not find it dull at all, it was beautiful. The music is for two pianos.",
     ),
     (
         True,
@@ -125,19 +148,46 @@ def _opinion(draw: random.Random, is_content: bool) -> str:
     return form.format(thing=draw.choice(THINGS), word=word, other=other)
 
 
+def _plain(draw: random.Random) -> str:
+    """A sentence that says nothing of how it was."""
+    if draw.random() < 0.25:
+        return draw.choice(_lines(PLAIN))
+    text = draw.choice(_lines(SET_OUT))
+    parts = {"{who}": WHO, "{did}": DID, "{what}": WHAT, "{when}": WHEN}
+    for name, choices in parts.items():
+        while name in text:
+            text = text.replace(name, draw.choice(_lines(choices)), 1)
+    while "{thing}" in text:
+        text = text.replace("{thing}", draw.choice(THINGS), 1)
+    return text
+
+
 def random_review(draw: random.Random) -> tuple[bool, list[list[str]]]:
     """A label and a document: some plain sentences, and more opinions of its kind than others."""
     is_content = draw.random() < 0.5
     opinions = [_opinion(draw, is_content) for _ in range(draw.choice((1, 1, 2, 3)))]
     if len(opinions) > 1 and draw.random() < 0.3:
         opinions.append(_opinion(draw, not is_content))
-    sentences = opinions + draw.sample(_lines(PLAIN), draw.randint(0, 4))
+    sentences = opinions + [_plain(draw) for _ in range(draw.randint(0, 5))]
     draw.shuffle(sentences)
     return is_content, [sentence.split() for sentence in sentences]
 
 
 def vocabulary() -> list[str]:
     """All words that training can have, after the unknown one."""
-    parts = [PLAIN, *SAID.values(), *FORMS, *DENIALS, *THINGS, *WORDS[True], *WORDS[False]]
+    parts = [
+        PLAIN,
+        WHO,
+        DID,
+        WHAT,
+        WHEN,
+        SET_OUT,
+        *SAID.values(),
+        *FORMS,
+        *DENIALS,
+        *THINGS,
+        *WORDS[True],
+        *WORDS[False],
+    ]
     words = re.findall(r"[a-z]+", re.sub(r"\{\w+\}", " ", " ".join(parts)))
     return [UNKNOWN, *sorted(set(words))]

@@ -15,19 +15,19 @@ import texts
 import torch
 from torch import nn
 
-STEPS, BATCH, RATE, SEED = 1200, 64, 5e-3, 1
-EMBEDDING, SIZE, UNITS = 16, 24, 16
-FORGET = 0.06  # of the words are taken for unknown ones, so that those mean something: nothing
+STEPS, BATCH, RATE, SEED = 1600, 64, 5e-3, 1
+EMBEDDING, SIZE, UNITS, N_BEFORE = 16, 16, 16, 4
+FORGET = 0.1  # of the words are taken for unknown ones, so that those mean something: nothing
 
 
 class Pooling(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(SIZE, UNITS)
+        self.hidden = nn.Linear(size, UNITS)
         self.query = nn.Linear(UNITS, 1, bias=False)
 
     def forward(self, x, is_real):
-        """(..., n, SIZE) to (..., SIZE); rows without anything real give 0."""
+        """(..., n, size) to (..., size); rows without anything real give 0."""
         scores = self.query(torch.tanh(self.hidden(x)))[..., 0]
         alpha = torch.softmax(scores.masked_fill(~is_real, -1e9), dim=-1) * is_real
         return (alpha[..., None, :] @ x)[..., 0, :]
@@ -37,17 +37,21 @@ class Judge(nn.Module):
     def __init__(self, n_words: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(n_words, EMBEDDING)
-        self.convolution = nn.Linear(3 * EMBEDDING, SIZE)
-        self.words, self.sentences = Pooling(), Pooling()
+        self.words, self.sentences = Pooling(SIZE), Pooling(SIZE)
+        self.meaning = nn.Linear(EMBEDDING, SIZE)
+        self.sign = nn.Linear(N_BEFORE * EMBEDDING, 1)
         self.verdict = nn.Linear(SIZE, 1)
 
     def forward(self, ids):
         """Scores (documents,) of ids (documents, sentences, words), -1 where there is no word."""
         is_word = ids >= 0
         x = self.embedding(ids.clamp(min=0)) * is_word[..., None]
-        padded = nn.functional.pad(x, (0, 0, 1, 1))
-        x = torch.cat([padded[..., :-2, :], x, padded[..., 2:, :]], dim=-1)
-        sentences = self.words(torch.tanh(self.convolution(x)), is_word)
+        x = nn.functional.dropout(x, 0.1, self.training)
+        padded = nn.functional.pad(x, (0, 0, N_BEFORE, 0))
+        n = x.shape[-2]
+        before = [padded[..., N_BEFORE - k : N_BEFORE - k + n, :] for k in range(1, N_BEFORE + 1)]
+        sign = torch.tanh(self.sign(torch.cat(before, dim=-1)))
+        sentences = self.words(torch.tanh(self.meaning(x)) * sign, is_word)
         return self.verdict(self.sentences(sentences, is_word.any(dim=-1)))[..., 0]
 
 
@@ -68,8 +72,10 @@ def exported(model: Judge) -> dict[str, np.ndarray]:
     """The weights by model.py's names, oriented as in ``x @ weight``."""
     result = {
         "embedding": model.embedding.weight,
-        "convolution": model.convolution.weight.T,
-        "convolution_bias": model.convolution.bias,
+        "meaning": model.meaning.weight.T,
+        "meaning_bias": model.meaning.bias,
+        "sign": model.sign.weight.reshape(N_BEFORE, EMBEDDING),
+        "sign_bias": model.sign.bias,
         "verdict": model.verdict.weight[0],
         "verdict_bias": model.verdict.bias,
     }

@@ -26,7 +26,7 @@ LINE, ROW_GAP, GROUP_GAP = 18.0, 6.0, 12.0  # points: a line of words, what sets
 PAD, WORD_GAP = 2.5, 3.0  # points: colour around a word, and between two
 BAR, NUMBER = 64.0, 30.0  # points: the longest bar, and its number
 BAR_COLOR = "#e08e45"  # warm beside the blue of words: another kind of weight
-MARGIN = 4.0
+MARGIN = 2.0
 
 
 class Layout(NamedTuple):
