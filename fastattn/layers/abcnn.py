@@ -19,6 +19,7 @@ from ._weights import Weights
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+
 def match_matrix(
     x: ArrayLike,
     y: ArrayLike,
@@ -240,8 +241,8 @@ class ABCNN2:
         for name, array in (("x", texts.x), ("y", texts.y)):
             if array.shape[-2] < self._width - 1:
                 raise ValueError(
-                    f"{name}: expected a length of at least width = {self._width}, got shape "
-                    f"{array.shape}"
+                    f"{name}: expected a length of at least {self._width - 1} for windows of "
+                    f"{self._width}, got shape {array.shape}"
                 )
         sums_x, sums_y = (np.zeros(text.shape[:-1], texts.acc) for text in (texts.x, texts.y))
         with np.errstate(all="ignore"):
