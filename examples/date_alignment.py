@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from unicodedata import east_asian_width
 
 import numpy as np
 from dates import texts
@@ -33,10 +35,15 @@ examples:
 
 The formats: """ + "; ".join(texts.FORMATS)
 
-SHOWN = tuple(make(date) for make, date in zip(
-    texts.FORMATS.values(),
-    (texts.FIRST.fromordinal(n) for n in range(711_857, 738_000, 2_610)),
-))  # fmt: skip
+SHOWN = tuple(  # one of each format, from 1950 on
+    make(datetime.date.fromordinal(711_947 + 2_610 * i))
+    for i, make in enumerate(texts.FORMATS.values())
+)
+
+
+def padded(text: str, width: int) -> str:
+    """Filled up to so many columns of a terminal, in which some characters take two."""
+    return text + " " * (width - sum(1 + (east_asian_width(c) in "WF") for c in text))
 
 
 def looked_at(text: str, weights: np.ndarray) -> str:
@@ -100,10 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     reader = DateReader()
     results, maps = reader.read(dates)
-    width = max(map(len, dates))
+    width = max(len(date) + sum(east_asian_width(c) in "WF" for c in date) for date in dates)
     print(f"{'read':{width}}  {'written':10}  by looking at")
     for date, result, weights in zip(dates, results, maps):
-        print(f"{date:{width}}  {result}  {looked_at(date, weights)}")
+        print(f"{padded(date, width)}  {result}  {looked_at(date, weights)}")
     if options.count:
         start = time.perf_counter()
         counts = accuracy(reader, options.count)
@@ -111,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         right = sum(r for r, _ in counts.values())
         print(f"\n{right} of {options.count} dates that training never saw are right:")
         for name, (r, total) in counts.items():
-            print(f"  {name:{width}}  {r} of {total}")
+            print(f"  {padded(name, 24)}  {r} of {total}")
         print(
             f"\n{1e6 * seconds / options.count:.0f} us a date: fastattn {fastattn.__version__},"
             f" backend {fastattn.get_backend()}, {fastattn.get_num_threads()} thread(s)"

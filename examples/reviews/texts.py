@@ -111,8 +111,8 @@ REVIEWS = (
     ),
     (
         True,
-        "The film begins in a small town by the sea. A composer comes back after forty years. I"
-        " did not find it dull at all, it was beautiful. The music is for two pianos.",
+        "The film begins in a small town by the sea. A composer comes back after forty years."
+        " The story is not dull, and the ending is beautiful. The music is for two pianos.",
     ),
     (
         True,
@@ -165,10 +165,10 @@ def _plain(draw: random.Random) -> str:
 def random_review(draw: random.Random) -> tuple[bool, list[list[str]]]:
     """A label and a document: some plain sentences, and more opinions of its kind than others."""
     is_content = draw.random() < 0.5
-    opinions = [_opinion(draw, is_content) for _ in range(draw.choice((1, 1, 2, 3)))]
-    if len(opinions) > 1 and draw.random() < 0.3:
+    opinions = [_opinion(draw, is_content) for _ in range(draw.choice((1, 1, 1, 2, 3)))]
+    if len(opinions) > 1 and draw.random() < 0.2:
         opinions.append(_opinion(draw, not is_content))
-    sentences = opinions + [_plain(draw) for _ in range(draw.randint(0, 5))]
+    sentences = opinions + [_plain(draw) for _ in range(draw.randint(0, 7))]
     draw.shuffle(sentences)
     return is_content, [sentence.split() for sentence in sentences]
 

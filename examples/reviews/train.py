@@ -15,9 +15,10 @@ import texts
 import torch
 from torch import nn
 
-STEPS, BATCH, RATE, SEED = 1600, 64, 5e-3, 1
+STEPS, BATCH, RATE, SEED = 1800, 64, 6e-3, 1
 EMBEDDING, SIZE, UNITS, N_BEFORE = 16, 16, 16, 4
-FORGET = 0.1  # of the words are taken for unknown ones, so that those mean something: nothing
+FORGET = 0.15  # of the words that do not judge are unknown ones, so that these mean nothing
+KEPT = {*texts.WORDS[True], *texts.WORDS[False], "not", "nothing"}
 
 
 class Pooling(nn.Module):
@@ -63,7 +64,10 @@ def batch(draw: random.Random, numbers: dict[str, int]):
     ids = torch.full((BATCH, n_sentences, n_words), -1)
     for row, (_, document) in zip(ids, reviews):
         for line, sentence in zip(row, document):
-            known = [0 if draw.random() < FORGET else numbers[word] for word in sentence]
+            known = [
+                0 if draw.random() < FORGET and word not in KEPT else numbers[word]
+                for word in sentence
+            ]
             line[: len(known)] = torch.tensor(known)
     return ids, torch.tensor([float(is_content) for is_content, _ in reviews])
 
@@ -93,7 +97,13 @@ def main() -> None:
     draw = random.Random(SEED)
     numbers = {word: i for i, word in enumerate(texts.vocabulary())}
     model = Judge(len(numbers))
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.05)
+    # The verdict stays small, so that it takes attention to be sure of one.
+    others = [w for name, w in model.named_parameters() if not name.startswith("verdict")]
+    optimizer = torch.optim.AdamW(
+        [{"params": others}, {"params": model.verdict.parameters(), "weight_decay": 0.5}],
+        RATE,
+        weight_decay=0.02,
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     started = time.perf_counter()
     for step in range(STEPS):
