@@ -126,8 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plot:
         try:
             plot(dates, results, maps, options.plot)
-        except ImportError as error:
-            print(error, file=sys.stderr)
+        except ImportError:
+            print('--plot needs matplotlib: pip install "fastattn[plot]"', file=sys.stderr)
             return 1
         print(f"\nwrote {options.plot}")
     return 0

@@ -62,7 +62,7 @@ def _lines(
         number = f"{100 * weight:.0f}"
         width = max(len(word), len(number))
         if used and used + width > columns:
-            yield top, bottom
+            yield top.rstrip(), bottom
             top, bottom, used = "", "", 0
         cell = f"{word:{width}}"
         if colour:
@@ -74,18 +74,21 @@ def _lines(
 
 
 def plot(documents: list[list[list[str]]], judgements: list[Judgement], path: str) -> None:
-    """All documents in one picture."""
+    """All documents in one picture; words of sentences that count little are pale."""
     from fastattn.plotting import plot_token_weights
 
-    labels = []
+    labels, shades = [], []
     for document, judgement in zip(documents, judgements):
+        shares = np.sqrt(judgement.sentences / judgement.sentences.max())
+        shades += [row / row.max() * share for row, share in zip(judgement.words, shares)]
         labels += ["content" if judgement.content >= 0.5 else "not content"]
         labels += [""] * (len(document) - 1)
     figure = plot_token_weights(
         [sentence for document in documents for sentence in document],
-        [weights for judgement in judgements for weights in judgement.words],
+        shades,
         row_weights=np.concatenate([judgement.sentences for judgement in judgements]),
         row_labels=labels,
+        scale="all",
     )
     figure.savefig(path, dpi=100)
 
@@ -121,8 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.plot:
         try:
             plot(documents, judgements, options.plot)
-        except ImportError as error:
-            print(error, file=sys.stderr)
+        except ImportError:
+            print('--plot needs matplotlib: pip install "fastattn[plot]"', file=sys.stderr)
             return 1
         print(f"wrote {options.plot}")
     return 0
