@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Trains the judge of reviews in PyTorch and writes weights.npz beside this file. Run by people:
-# `python examples/reviews/train.py` (one thread, under a minute); everything is seeded.
+# `python examples/reviews/train.py` (one thread, about a minute); everything is seeded.
 # Nothing else needs it or PyTorch. It does not touch the reviews that the example shows.
 """The same model as model.py, with padding and gradients."""
 
