@@ -4,6 +4,7 @@
 # Whether a picture is handsome is for people to see.
 """Pictures of weights: the numbers in them, their labels, their manners towards matplotlib."""
 
+import doctest
 import io
 import sys
 
@@ -98,6 +99,11 @@ def test_what_a_function_returns_can_be_drawn(rng):
     _, weights = fastattn.attention(q, k, k, score="cosine", return_weights=True)
     drawn(plot_heads(weights[0], SOURCE, TARGET))
     drawn(plot_alignment(weights[1], SOURCE, TARGET))
+
+
+def test_docstrings():
+    failed, attempted = doctest.testmod(fastattn.plotting)
+    assert attempted and not failed
 
 
 def test_given_axes_are_drawn_into_and_their_figure_is_returned(weights):
