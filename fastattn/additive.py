@@ -40,7 +40,7 @@ def additive_attention(
     return_lse: bool = False,
     return_weights: bool = False,
 ) -> Any:
-    """Attention with additive (Bahdanau) scores: ``softmax(v . tanh(q Wq + k Wk + b)) @ value``.
+    """Attention with additive (Bahdanau) scores: ``softmax(v @ tanh(q Wq + k Wk + b)) @ value``.
 
     The values of tanh are computed, summed and forgotten block by block: neither the tensor of all
     of them nor the matrix of scores is ever in memory (but the weights, if `return_weights` asks).

@@ -67,7 +67,7 @@ class General(Score):
 
 @dataclass(frozen=True, eq=False)
 class Cosine(Score):
-    """``q . k / (|q| |k|) / temperature``; with a vector of zeros the score is 0.
+    """``q @ k / (|q| |k|) / temperature``; with a vector of zeros the score is 0.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Location(Score):
 
 @dataclass(frozen=True, eq=False)
 class Additive(Score):
-    """``v . tanh(q Wq + k Wk + b)`` (Bahdanau, Cho, Bengio 2015, arXiv:1409.0473).
+    """``v @ tanh(q Wq + k Wk + b)`` (Bahdanau, Cho, Bengio 2015, arXiv:1409.0473).
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Additive(Score):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Score):
-    """``v . tanh([q; k] W)`` (Luong, Pham, Manning 2015): additive, with the two halves of W.
+    """``v @ tanh([q; k] W)`` (Luong, Pham, Manning 2015): additive, with the two halves of W.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ class PreparedMemory:
 
 
 class BahdanauAttention(Layer):
-    """Additive attention with trained weights: ``softmax(v . tanh(q Wq + k Wk + b)) @ value``.
+    """Additive attention with trained weights: ``softmax(v @ tanh(q Wq + k Wk + b)) @ value``.
 
     Each step of a decoder gets a context of its own from the states of the encoder [1]_.
 
