@@ -33,9 +33,7 @@ class Weights:
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = {
-            name: arrays.as_array(x, name) for name, x in given.items() if x is not None
-        }
+        self._given = {name: arrays.as_array(x, name) for name, x in given.items() if x is not None}
         self.sizes: dict[str, int] = {}
         self._sources: dict[str, str] = {}  # of each size: the weight that said it
         self.dtype = self._shared_dtype()
