@@ -136,7 +136,7 @@ def test_states_of_a_whole_model(backend, rng, real, kind):
     model = getattr(torch.nn, f"Transformer{kind}")(first, 3, norm=norm, **extra)
     randomized(model, real)
     arrays = inputs(rng, kind, real)
-    wanted = by_torch(torch.nn.ModuleList([model])[0], arrays)
+    wanted = by_torch(model, arrays)
     settings = {"num_heads": HEADS, "norm_first": True, "activation": "gelu"}
     state, x = model.state_dict(), arrays[0]
     for n in range(3):
