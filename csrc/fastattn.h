@@ -101,7 +101,7 @@ int fa_sdpa(const fa_sdpa_desc *desc);
  * cu_queries[s + 1]) and the keys [cu_keys[s], cu_keys[s + 1]) of `call`, whose n_lead is 0, n_batch 1,
  * and n_queries and n_keys how many there are in all; or, in pages, as many keys, which lie in
  * pages[first_page[s]], pages[first_page[s] + 1], ...  Each is computed as a call of its own, to the same
- * bits.  weights, attn_mask, bias and kv_lengths are absent. */
+ * bits.  weights, attn_mask, bias, kv_lengths, packed_keys, centers and picks are absent. */
 typedef struct fa_varlen_desc {
     fa_sdpa_desc call;
     int64_t n_sequences;

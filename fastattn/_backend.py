@@ -232,6 +232,8 @@ def varlen(call: VarlenCall) -> None:
     name = get_backend()
     if _native is not None and name != "numpy":
         _native.varlen(call, name, _threads.get_num_threads())
+    elif call.attention_v is not None:
+        _reference_additive.varlen(call)
     else:
         _reference.varlen(call)
     call.clear_tail()

@@ -188,15 +188,20 @@ def sdpa(call, str name, int n_threads):
     run(&d, name, n_threads)
 
 
+cdef int set_vectors(fa_sdpa_desc *d, object attention_v) except -1:
+    cdef cnp.ndarray a = attention_v
+    d.attention_v = data_of(a)
+    d.attention_v_stride = d.qk_size if cnp.PyArray_DIMS(a)[0] > 1 else 0
+    return 0
+
+
 def additive(call, packed_keys, str name, int n_threads):
     """Compute a checked call (`_validate_additive.AdditiveCall`) on the backend `name`;
     `packed_keys` is None or what `pack_additive_keys` made of the call's key."""
     cdef fa_sdpa_desc d
-    cdef cnp.ndarray a = call.attention_v
     memset(&d, 0, sizeof(d))
     fill(&d, call)
-    d.attention_v = data_of(a)
-    d.attention_v_stride = d.qk_size if cnp.PyArray_DIMS(a)[0] > 1 else 0
+    set_vectors(&d, call.attention_v)
     d.packed_keys = data_of(packed_keys)
     run(&d, name, n_threads)
 
@@ -207,6 +212,8 @@ def varlen(call, str name, int n_threads):
     cdef int status
     memset(&d, 0, sizeof(d))
     fill(&d.call, call)
+    if call.attention_v is not None:
+        set_vectors(&d.call, call.attention_v)
     d.call.n_batch = 1
     d.n_sequences = call.cu_queries.size - 1
     d.cu_queries = <const int64_t *> data_of(call.cu_queries)

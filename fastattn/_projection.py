@@ -2,9 +2,9 @@
 """Rows times a weight matrix, or brought to length 1, in the dtype of the scores.
 
 For what is changed before it meets a kernel: queries and keys of the scores that need it.
-It checks nothing. The products are a BLAS's, one for each entry and head, or our own where these
-have few rows, so that their bits depend neither on the rest of the batch nor on how the rows lie in
-memory.
+It checks nothing. The products are a BLAS's, one for each entry (or packed sequence) and head, or
+our own where these have few rows, so that their bits depend neither on the rest of the batch nor on
+how the rows lie in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ _LENGTHS = {FLOAT32: (1e-25, 1e35), FLOAT64: (1e-280, 1e300)}
 
 
 def project(
-    rows: np.ndarray, weight: np.ndarray | None, bias: np.ndarray | None, acc: np.dtype
+    rows: np.ndarray,
+    weight: np.ndarray | None,
+    bias: np.ndarray | None,
+    acc: np.dtype,
+    ends: np.ndarray | None = None,
 ) -> np.ndarray:
     """``rows @ weight + bias`` in `acc`, native and with unit inner stride; None leaves out.
 
@@ -31,6 +35,8 @@ def project(
     still do so in the result. `weight` (dim, hidden) and `bias` (hidden,) are compact arrays of
     `acc`. Without both, rows that can be read as they lie are returned as they are. A result beyond
     the range of `acc` is its largest number: what is finite in rows, weight and bias stays finite.
+    With `ends` (from 0) the rows are those of packed sequences, each projected as on its own; what
+    comes after the last one is 0.
     """
     if weight is None and bias is None and rows.dtype == acc and is_in_place(rows):
         return rows
@@ -40,7 +46,7 @@ def project(
             result = np.array(once, dtype=acc, order="C")
         else:
             once = _for_blas(once, acc)
-            result = _product(once, weight)
+            result = _product(once, weight) if ends is None else _packed(once, weight, ends)
             _rescue(result, once, weight)
         if bias is not None:
             is_finite = np.isfinite(result) & np.isfinite(bias)
@@ -132,6 +138,25 @@ def _product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
         if _backend.product(rows.reshape(-1, rows.shape[-1]), weight, result):
             return result
     return np.matmul(rows, weight)
+
+
+def _packed(rows: np.ndarray, weight: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The same for the sequences that (heads, rows, dim) are: those of few rows all at once."""
+    n_heads, n_rows, size = rows.shape
+    lengths = np.diff(ends)
+    result = np.zeros((n_heads, n_rows, weight.shape[1]), rows.dtype)
+    is_done = np.zeros(len(lengths), bool)
+    is_few = lengths <= _FEW_ROWS
+    if size and is_few.any():
+        few = np.flatnonzero(np.repeat(is_few, lengths))
+        part = np.empty((n_heads, len(few), weight.shape[1]), rows.dtype)
+        if _backend.product(rows[:, few].reshape(-1, size), weight, part):
+            result[:, few] = part
+            is_done = is_few
+    for sequence in np.flatnonzero(~is_done):
+        some = slice(ends[sequence], ends[sequence + 1])
+        np.matmul(rows[:, some], weight, out=result[:, some])
+    return result
 
 
 def _rescue(result: np.ndarray, rows: np.ndarray, weight: np.ndarray) -> None:

@@ -34,14 +34,14 @@ def sdpa(call: SdpaCall) -> None:
     compute(call, Entry)
 
 
-def varlen(call: VarlenCall) -> None:
-    """The same for each of its sequences."""
+def varlen(call: VarlenCall, entry_type: type[Entry] | None = None) -> None:
+    """The same for each of its sequences, with the scores of `entry_type`."""
     out = call.out
     if call.is_callers_out:  # as in `compute`
         call.out = np.zeros(out.shape, out.dtype)
     call.is_callers_out, is_callers_out = False, call.is_callers_out
     for entry in call.entries():
-        sdpa(entry)
+        compute(entry, entry_type or Entry)
     if is_callers_out:
         out[...] = call.out
         call.out = out

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from . import _reference
 from ._reference import Entry, compute
 from ._validate_additive import AdditiveCall
+from ._validate_varlen import VarlenCall
 
 _BLOCK = 1 << 17  # values of tanh at once: half a MiB of float32, which most caches hold
 
@@ -18,6 +20,11 @@ _BLOCK = 1 << 17  # values of tanh at once: half a MiB of float32, which most ca
 def additive(call: AdditiveCall) -> None:
     """Fill ``call.out`` and, where asked for, ``call.lse`` and ``call.weights``."""
     compute(call, _AdditiveEntry)
+
+
+def varlen(call: VarlenCall) -> None:
+    """The same for each of its sequences."""
+    _reference.varlen(call, _AdditiveEntry)
 
 
 class _AdditiveEntry(Entry):

@@ -46,10 +46,12 @@ def additive(
     key_weight: Any,
     hidden_bias: Any,
     options: dict[str, Any],
+    ends: tuple[ndarray, ndarray] | None = None,
 ) -> AdditiveCall:
     """Check the arguments of `additive_attention`, make them final, and project.
 
-    `options` are those that it shares with the dot product, by name.
+    `options` are those that it shares with the dot product, by name; `ends` are those of packed
+    queries and keys.
     """
     prepared = key if isinstance(key, AdditiveKeys) else None
     options = {"scale": 1.0, "softcap": 0.0, "alibi_slopes": None} | options
@@ -85,8 +87,12 @@ def additive(
 
     call.attention_v = vectors if vectors.ndim == 2 else vectors[None]
     call.prepared = prepared
-    q = project(q, query_weight, None, acc)
-    k = project(k, key_weight, hidden_bias, acc) if prepared is None else prepared._projected
+    ends_q, ends_k = (None, None) if ends is None else ends
+    q = project(q, query_weight, None, acc, ends_q)
+    if prepared is None:
+        k = project(k, key_weight, hidden_bias, acc, ends_k)
+    else:
+        k = prepared._projected
     call.set_rows(q, k)
     return call
 

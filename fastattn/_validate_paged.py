@@ -161,7 +161,7 @@ def attend(
         q_offset,
         alibi_slopes,
         options,
-        PagedCall,
+        call_type=PagedCall,
     )
     call.key, call.value = store[:2]
     if len(store) == 4:

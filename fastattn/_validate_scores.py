@@ -20,13 +20,22 @@ from ._projection import inverse_lengths, normalized, project
 from ._validate import SdpaCall
 from ._validate_additive import AdditiveCall
 
+Ends = tuple[np.ndarray, np.ndarray]  # of packed queries and keys: see `_validate_varlen`
+
 
 def dot(query: Any, key: Any, value: Any, scale: float | None, options: dict[str, Any]) -> SdpaCall:
     """``scale * (q . k)``, 1 / sqrt(dim) by default."""
     return _validate.sdpa(query, key, value, scale=scale, **options)
 
 
-def general(query: Any, key: Any, value: Any, weight: Any, options: dict[str, Any]) -> SdpaCall:
+def general(
+    query: Any,
+    key: Any,
+    value: Any,
+    weight: Any,
+    options: dict[str, Any],
+    ends: Ends | None = None,
+) -> SdpaCall:
     """``q . (W k)``: the query is projected, the key stays as it lies."""
     call, q, k = _validate.without_sizes(query, key, value, {"scale": 1.0, **options})
     acc = _score_dtype(call)
@@ -36,7 +45,8 @@ def general(query: Any, key: Any, value: Any, weight: Any, options: dict[str, An
             f"weight: expected shape {(q.shape[-1], k.shape[-1])} to match the last axes of query "
             f"and key, got {weight.shape}"
         )
-    call.set_rows(project(q, weight, None, acc), arrays.readable(k, call.dtype))
+    q = project(q, weight, None, acc, None if ends is None else ends[0])
+    call.set_rows(q, arrays.readable(k, call.dtype))
     return call
 
 
@@ -58,18 +68,30 @@ def cosine(query: Any, key: Any, value: Any, temperature: Any, options: dict[str
     return call
 
 
-def location(query: Any, key: Any, value: Any, weight: Any, options: dict[str, Any]) -> SdpaCall:
+def location(
+    query: Any,
+    key: Any,
+    value: Any,
+    weight: Any,
+    options: dict[str, Any],
+    ends: Ends | None = None,
+) -> SdpaCall:
     """``(q W)[j]``: the columns of the weight take the place of the keys."""
     call, q, k = _validate.without_sizes(query, key, value, {"scale": 1.0, **options})
     acc = _score_dtype(call)
     weight = check.weight(weight, "weight", "query", q.shape[-1], acc)
     n_kv_heads, n_keys = k.shape[-3:-1]
+    if ends is not None:  # packed: each sequence begins with the first column
+        lengths = np.diff(ends[1])
+        n_keys = int(lengths.max(initial=0))
     if weight.shape[1] < n_keys:
         raise ValueError(
             f"weight: expected at least {n_keys} columns, one for each key, got shape "
             f"{weight.shape}"
         )
     columns = np.ascontiguousarray(weight[:, :n_keys].T)
+    if ends is not None:
+        columns = columns[np.arange(ends[1][-1]) - np.repeat(ends[1][:-1], lengths)]
     call.set_rows(
         project(q, None, None, acc), np.broadcast_to(columns, (n_kv_heads, *columns.shape))
     )
@@ -85,6 +107,7 @@ def additive(
     key_weight: Any,
     hidden_bias: Any,
     options: dict[str, Any],
+    ends: Ends | None = None,
 ) -> AdditiveCall:
     """``v . tanh(q Wq + k Wk + b)``, which has neither softcap nor slopes."""
     options = dict(options)
@@ -96,12 +119,18 @@ def additive(
             f"alibi_slopes: expected None with additive scores, got {type(slopes).__name__}"
         )
     return _validate_additive.additive(
-        query, key, value, attention_v, query_weight, key_weight, hidden_bias, options
+        query, key, value, attention_v, query_weight, key_weight, hidden_bias, options, ends
     )
 
 
 def concat(
-    query: Any, key: Any, value: Any, weight: Any, attention_v: Any, options: dict[str, Any]
+    query: Any,
+    key: Any,
+    value: Any,
+    weight: Any,
+    attention_v: Any,
+    options: dict[str, Any],
+    ends: Ends | None = None,
 ) -> AdditiveCall:
     """``v . tanh([q; k] W)``: additive, with the two halves of W."""
     query = arrays.as_array(query, "query")
@@ -121,7 +150,8 @@ def concat(
                 f"attention_v: expected size {weight.shape[1]} along the last axis to match "
                 f"weight, got shape {attention_v.shape}"
             )
-    return additive(query, key, value, attention_v, weight[:q_size], weight[q_size:], None, options)
+    halves = weight[:q_size], weight[q_size:]
+    return additive(query, key, value, attention_v, *halves, None, options, ends)
 
 
 def unknown(score: Any, names: list[str]) -> Exception:

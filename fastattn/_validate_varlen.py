@@ -7,6 +7,7 @@ long sequence. It computes no attention.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,21 @@ from . import _check_options as check
 from . import _validate
 from ._check_arrays import FLOAT32, FLOAT64, INT64, ndarray
 from ._validate import SdpaCall
+from ._validate_additive import AdditiveCall
+from .additive_keys import AdditiveKeys
 
 
 class VarlenCall(SdpaCall):
     """One checked call of packed sequences, as the backends see it.
 
-    The fields are those of `SdpaCall` for all tokens as one entry without leading axes: ``query
-    (heads, tokens, dim)`` and so on; but ``q_offset`` and ``slopes`` may be one a sequence.
+    The fields are those of `SdpaCall` (or `AdditiveCall`, if there is an ``attention_v``) for all
+    tokens as one entry without leading axes: ``query (heads, tokens, dim)`` and so on; but
+    ``q_offset`` and ``slopes`` may be one a sequence.
     """
 
-    __slots__ = ("cu_queries", "cu_keys", "pages", "first_pages")
+    __slots__ = ("attention_v", "cu_queries", "cu_keys", "pages", "first_pages")
+
+    attention_v: ndarray | None  # additive scores: see `AdditiveCall`
 
     cu_queries: ndarray  # (sequences + 1,) int64: from 0, never decreasing
     cu_keys: ndarray
@@ -40,14 +46,17 @@ class VarlenCall(SdpaCall):
         keys = slice(*self.cu_keys[s : s + 2])
         call = self._entry_of_queries(s)
         call.key, call.value = self.key[:, keys], self.value[:, keys]
+        if self.key_factors is not None:
+            call.key_factors = self.key_factors[..., keys]
         return call
 
     def _entry_of_queries(self, s: int) -> SdpaCall:
         """The same without keys of its own."""
         queries = slice(*self.cu_queries[s : s + 2])
-        call = SdpaCall()
-        for name in SdpaCall.__slots__:
-            setattr(call, name, getattr(self, name))
+        call = SdpaCall() if self.attention_v is None else AdditiveCall()
+        _copy_fields(self, call)
+        if isinstance(call, AdditiveCall):
+            call.attention_v, call.prepared = self.attention_v, None
         call.query, call.out = self.query[:, queries], self.out[:, queries]
         if self.lse is not None:
             call.lse = self.lse[:, queries]
@@ -65,6 +74,11 @@ class VarlenCall(SdpaCall):
             self.lse[:, used:] = -np.inf
 
 
+def _copy_fields(call: SdpaCall, to: SdpaCall) -> None:
+    for name in SdpaCall.__slots__:
+        setattr(to, name, getattr(call, name))
+
+
 def varlen(
     query: Any,
     key: Any,
@@ -74,9 +88,15 @@ def varlen(
     q_offset: Any,
     alibi_slopes: Any,
     options: dict[str, Any],
+    make: Callable[..., SdpaCall] | None = None,
     call_type: type[VarlenCall] = VarlenCall,
 ) -> Any:
-    """Check the arguments of `varlen_attention`; `options` are the others, by name."""
+    """Check the arguments of `varlen_attention`; `options` are the others, by name.
+
+    `make` is `scores.Score._call` of the kind of score, the scaled dot product's if it is None.
+    """
+    if isinstance(key, AdditiveKeys):
+        raise TypeError("key: expected an array of packed tokens, got prepared AdditiveKeys")
     q, k, v = (
         arrays.as_array(x, name) for x, name in ((query, "query"), (key, "key"), (value, "value"))
     )
@@ -112,7 +132,16 @@ def varlen(
     if alibi_slopes is not None:
         alibi_slopes = check.slopes(alibi_slopes, (n,), q.shape[1], acc)
     used = slice(int(ends_k[-1]))  # what comes after is not even copied
-    call = _validate.sdpa(q, k[used], v[used], **options, call_type=call_type)
+    if make is None:
+        call = _validate.sdpa(q, k[used], v[used], **options, call_type=call_type)
+        call.attention_v = None
+    else:
+        if alibi_slopes is not None:  # some scores have none, which is theirs to say
+            options["alibi_slopes"] = np.zeros(q.shape[1], acc)
+        made = make(q, k[used], v[used], options, (ends_q, ends_k))
+        call = call_type()
+        _copy_fields(made, call)
+        call.attention_v = made.attention_v if isinstance(made, AdditiveCall) else None
     call.cu_queries, call.cu_keys = ends_q, ends_k
     call.q_offset, call.slopes = q_offset, alibi_slopes
     call.pages = call.first_pages = None

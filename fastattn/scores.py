@@ -19,23 +19,31 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from ._validate import SdpaCall
+    from ._validate_scores import Ends
     from .additive_keys import AdditiveKeys
 
 __all__ = ["Additive", "Concat", "Cosine", "General", "Location", "Score", "attention"]
 
 
 class Score:
-    """What scores have in common: they make a checked call of the arguments of `attention`."""
+    """What scores have in common: they make a checked call of the arguments of `attention`.
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
+    `ends` tells where the queries and the keys of packed sequences end, if they are that.
+    """
+
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class _Dot(Score):
-    scale: float | None
+    scale: Any
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
         return _validate_scores.dot(query, key, value, self.scale, options)
 
 
@@ -51,8 +59,10 @@ class General(Score):
 
     weight: ArrayLike
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
-        return _validate_scores.general(query, key, value, self.weight, options)
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
+        return _validate_scores.general(query, key, value, self.weight, options, ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +77,9 @@ class Cosine(Score):
 
     temperature: float = 1.0
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
         return _validate_scores.cosine(query, key, value, self.temperature, options)
 
 
@@ -85,8 +97,10 @@ class Location(Score):
 
     weight: ArrayLike
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
-        return _validate_scores.location(query, key, value, self.weight, options)
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
+        return _validate_scores.location(query, key, value, self.weight, options, ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +118,9 @@ class Additive(Score):
     key_weight: ArrayLike | None = None
     hidden_bias: ArrayLike | None = None
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
         return _validate_scores.additive(
             query,
             key,
@@ -114,6 +130,7 @@ class Additive(Score):
             self.key_weight,
             self.hidden_bias,
             options,
+            ends,
         )
 
 
@@ -132,8 +149,12 @@ class Concat(Score):
     weight: ArrayLike
     attention_v: ArrayLike | None
 
-    def _call(self, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
-        return _validate_scores.concat(query, key, value, self.weight, self.attention_v, options)
+    def _call(
+        self, query: Any, key: Any, value: Any, options: dict[str, Any], ends: Ends | None = None
+    ) -> SdpaCall:
+        return _validate_scores.concat(
+            query, key, value, self.weight, self.attention_v, options, ends
+        )
 
 
 _NAMED: dict[str, Score] = {"dot": _Dot(1.0), "scaled_dot": _Dot(None), "cosine": Cosine()}
@@ -227,7 +248,16 @@ def attention(
 
 def checked(score: Any, query: Any, key: Any, value: Any, options: dict[str, Any]) -> SdpaCall:
     """The checked call of any kind of score; `options` are the others of `attention`, by name."""
+    return known(score)._call(query, key, value, options)
+
+
+def known(score: Any, scale: Any = None) -> Score:
+    """The kind of score that the argument is; only the scaled dot product can have a scale."""
     kind = _NAMED.get(score) if isinstance(score, str) else score
     if not isinstance(kind, Score):
         raise _validate_scores.unknown(score, list(_NAMED))
-    return kind._call(query, key, value, options)
+    if scale is None:
+        return kind
+    if kind is not _NAMED["scaled_dot"]:
+        raise ValueError(f"scale: expected None with score {score!r:.40}, got {scale!r:.40}")
+    return _Dot(scale)

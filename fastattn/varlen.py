@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _backend, _validate_varlen
+from .scores import known
 
 if TYPE_CHECKING:
     from typing import Literal
 
     import numpy as np
     from numpy.typing import ArrayLike
+
+    from .scores import Score
 
 
 def varlen_attention(
@@ -24,6 +27,7 @@ def varlen_attention(
     cu_seqlens_q: ArrayLike,
     cu_seqlens_k: ArrayLike,
     *,
+    score: Literal["dot", "scaled_dot", "cosine"] | Score = "scaled_dot",
     is_causal: bool = False,
     scale: float | None = None,
     q_offset: ArrayLike | Literal["lower_right"] = 0,
@@ -46,15 +50,21 @@ def varlen_attention(
         float16, bfloat16, float32 or float64. Any strides, alignment and byte order: a view of
         packed projections is read where it lies.
     key : array_like (key_tokens, kv_heads, dim)
-        `kv_heads` divides `heads`, as in `scaled_dot_product_attention`.
+        `kv_heads` divides `heads`, as in `scaled_dot_product_attention`. Prepared keys of additive
+        attention are not taken.
     value : array_like (key_tokens, kv_heads, value_dim)
     cu_seqlens_q, cu_seqlens_k : array_like of int (sequences + 1,)
         Cumulative lengths: sequence ``s`` has the queries ``cu_seqlens_q[s]`` to
         ``cu_seqlens_q[s + 1] - 1`` and the keys ``cu_seqlens_k[s]`` to ``cu_seqlens_k[s + 1] - 1``.
         They begin with 0 and never decrease; sequences may be empty. Tokens past the last one
         belong to no sequence: such keys are never read, such queries get zeros.
-    is_causal, scale, window, softcap, sinks
-        As in `scaled_dot_product_attention`, within each sequence.
+    score : {"dot", "scaled_dot", "cosine"} or Score
+        As in `attention`, in each sequence: column ``j`` of `scores.Location` is for its key ``j``.
+    is_causal, window, softcap, sinks
+        As in `scaled_dot_product_attention`, within each sequence. Additive and concat scores take
+        neither softcap nor slopes.
+    scale : float, optional
+        Of ``"scaled_dot"``, 1 / sqrt(dim) by default; other scores take none.
     q_offset : int, array_like of int (sequences,), or "lower_right"
         Position of a sequence's first query among its keys; ``"lower_right"`` puts its last query
         at its last key.
@@ -74,12 +84,12 @@ def varlen_attention(
     Raises
     ------
     ValueError, TypeError, MemoryError
-        As in `scaled_dot_product_attention`.
+        As in `scaled_dot_product_attention`, with the names of the score's parameters as well.
 
     Notes
     -----
-    Each sequence gets what `scaled_dot_product_attention` computes for it alone, on the compiled
-    backends to the last bit.
+    Each sequence gets what `scaled_dot_product_attention`, or `attention` with its `score`,
+    computes for it alone, on the compiled backends to the last bit.
 
     References
     ----------
@@ -96,6 +106,7 @@ def varlen_attention(
     >>> out.shape
     (11, 4, 16)
     """
+    kind = known(score, scale)
     call = _validate_varlen.varlen(
         query,
         key,
@@ -106,13 +117,13 @@ def varlen_attention(
         alibi_slopes,
         {
             "is_causal": is_causal,
-            "scale": scale,
             "window": window,
             "softcap": softcap,
             "sinks": sinks,
             "out": out,
             "return_lse": return_lse,
         },
+        kind._call,
     )
     _backend.varlen(call)
     return call.finish()

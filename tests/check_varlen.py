@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 from cases import DECODE_TILE, KEY_CHUNK, KEY_TILE, QUERY_BLOCK
-from check import Expected, accumulator, assert_bits_equal, assert_close, draw, expected
+from check import Expected, accumulator, assert_bits_equal, assert_close, attend, draw, expected
+from check_scores import wide_scores
 
 import fastattn
 
@@ -55,7 +56,7 @@ def sequences(cu_q, cu_k, *, q_offset=0, alibi_slopes=None, **options):
         yield rows, keys, own
 
 
-def expected_varlen(query, key, value, cu_q, cu_k, **options):
+def expected_varlen(query, key, value, cu_q, cu_k, *, score="scaled_dot", **options):
     """The results in wide floats, without weights."""
     name = np.dtype(query.dtype).name
     wide = np.longdouble if name == "float64" else np.float64
@@ -65,7 +66,12 @@ def expected_varlen(query, key, value, cu_q, cu_k, **options):
     for rows, keys, own in sequences(cu_q, cu_k, **options):
         if rows.start == rows.stop:
             continue
-        want = expected(query[rows], key[keys], value[keys], layout="bshd", **own)
+        arrays = query[rows], key[keys], value[keys]
+        if score == "scaled_dot":
+            want = expected(*arrays, layout="bshd", **own)
+        else:
+            scores = wide_scores(score, query.dtype, own.pop("softcap", 0.0) or 0.0)
+            want = attend(scores, *arrays, layout="bshd", **own)
         out[rows], size[rows], out_slack[rows] = want.out, want.size, want.out_slack
         lse[:, rows], lse_slack[:, rows] = want.lse, want.lse_slack
     return Expected(out, lse, None, size, out_slack, lse_slack, None, name)

@@ -6,6 +6,7 @@
 
 #include "base/fpenv.h"
 #include "base/scratch.h"
+#include "ops/additive.h"
 #include "ops/backend.h"
 #include "ops/sdpa.h"
 
@@ -23,11 +24,16 @@ typedef struct run {
     int64_t n_parts;
     size_t slot_bytes;
     int n_threads;
+    char *factors; /* additive scores: those of attention_v, the same for all sequences */
     char *scratch;
 } run;
 
 static void move_rows(fa_array *a, int64_t row) {
     a->data = (char *)a->data + row * a->row_stride * fa_type_bytes(a->type);
+}
+
+static void move_factors(fa_array *a, int64_t key, int real_bytes) {
+    if (a->data) a->data = (char *)a->data + key * real_bytes;
 }
 
 /* The call that sequence s is. */
@@ -44,6 +50,8 @@ static void make_job(const run *r, int64_t s, fa_sdpa_desc *d, fa_job *job) {
     } else {
         move_rows(&d->key, key);
         move_rows(&d->value, key);
+        move_factors(&d->key_factors, key, r->kernels->real_bytes);
+        move_factors(&d->value_factors, key, r->kernels->real_bytes);
     }
     if (d->lse) d->lse = (char *)d->lse + query * r->kernels->real_bytes;
     d->lse_head_stride = v->call.n_queries;
@@ -54,6 +62,7 @@ static void make_job(const run *r, int64_t s, fa_sdpa_desc *d, fa_job *job) {
                     .kernels = r->kernels,
                     .scoring = r->scoring,
                     .n_threads = r->n_threads,
+                    .factors = r->factors,
                     .scratch = r->scratch};
     fa_plan_sdpa(d, r->kernels, &job->plan);
     fa_plan_whole_heads(&job->plan);
@@ -114,6 +123,24 @@ static double make_parts(run *r, part *parts, fa_fpenv *env) {
     return cost;
 }
 
+/* The scratch of the call: factors of additive scores, then a part for each thread. */
+static int take_scratch(run *r) {
+    const fa_sdpa_desc *d = &r->desc->call;
+    fa_factors f = fa_plan_factors(d);
+    int64_t n_reals = f.n_rows * (f.n_minus_2a + f.n_sums);
+    size_t shared = (size_t)fa_round_up(n_reals * r->kernels->real_bytes, FA_ALIGN);
+    char *block = fa_take_scratch(shared, r->slot_bytes, &r->n_threads);
+    if (!block) return FA_NO_MEMORY;
+    r->factors = block;
+    r->scratch = block + shared;
+    if (d->attention_v) {
+        fa_fpenv env = fa_fpenv_enter();
+        fa_additive_factors(d, r->kernels->real_bytes, block);
+        fa_fpenv_leave(&env);
+    }
+    return FA_OK;
+}
+
 int fa_varlen(const fa_varlen_desc *desc) {
     run r = {.desc = desc, .kernels = fa_backend_get(desc->call.exec.backend, desc->call.out.type)};
     if (!r.kernels || desc->call.exec.n_threads < 1) return FA_BROKEN_CONTRACT;
@@ -129,11 +156,12 @@ int fa_varlen(const fa_varlen_desc *desc) {
         int64_t n_tasks = parts[r.n_parts - 1].end;
         r.parts = parts;
         r.n_threads = fa_useful_threads(cost, n_tasks, desc->call.exec.n_threads);
-        r.scratch = fa_take_scratch(0, r.slot_bytes, &r.n_threads);
-        status = r.scratch ? fa_pool_run(n_tasks, sequence_task, &r, r.n_threads,
-                                         desc->call.exec.interrupted)
-                           : FA_NO_MEMORY;
-        fa_scratch_give(r.scratch);
+        status = take_scratch(&r);
+        if (status == FA_OK) {
+            status =
+                fa_pool_run(n_tasks, sequence_task, &r, r.n_threads, desc->call.exec.interrupted);
+            fa_scratch_give(r.factors);
+        }
     }
     fa_scratch_give(parts);
     return status;

@@ -5,4 +5,18 @@ Their names, and nothing else: each is in a file of its own and is thin code ove
 the package. It is not imported by ``import fastattn`` before it is used.
 """
 
-__all__: list[str] = []
+from .abcnn import ABCNN1, ABCNN2, match_matrix
+from .attention_over_attention import AttentionOverAttention
+from .attention_pooling import AttentionPooling
+from .attentive_pooling import AttentivePooling
+from .hierarchical import HierarchicalAttention
+
+__all__: list[str] = [
+    "ABCNN1",
+    "ABCNN2",
+    "AttentionOverAttention",
+    "AttentionPooling",
+    "AttentivePooling",
+    "HierarchicalAttention",
+    "match_matrix",
+]

@@ -1202,6 +1202,37 @@ static void test_pages(void) {
     }
 }
 
+/* Packed sequences with additive scores: one alone has the bits of a plain call. */
+static void test_additive_sequences(void) {
+    for (int i = 0; i < 48 / SLOW; i++) {
+        problem p = random_problem();
+        p.batch = 1;
+        p.lengths = p.weights = p.bias_type = p.mask_type = 0;
+        p.softcap = 0.0;
+        p.spread = 1.0f;
+        p.additive = 1 + i % 2;
+        if (i % 4 == 3) p.n_keys = 1200;
+        call *c = make_call(&p);
+        int64_t cu_queries[] = {0, 0, p.n_queries}, cu_keys[] = {0, 0, p.n_keys};
+        int64_t n_out = size_of((int64_t)p.q_heads * p.n_queries, p.v_size, GUARD);
+        size_t n_bytes = (size_t)n_out * bytes_of(c->desc.out.type);
+        double *whole = allocate((size_t)n_out * sizeof *whole);
+        memset(c->typed[OUT], 0x55, n_bytes);
+        CHECK(fa_sdpa(&c->desc) == FA_OK, "status");
+        read_results(c);
+        memcpy(whole, c->out, (size_t)n_out * sizeof *whole);
+        memset(c->typed[OUT], 0x55, n_bytes);
+        fa_varlen_desc v = {
+            .call = c->desc, .n_sequences = 2, .cu_queries = cu_queries, .cu_keys = cu_keys};
+        v.call.n_lead = 0;
+        CHECK(fa_varlen(&v) == FA_OK, "status");
+        read_results(c);
+        for (int64_t x = 0; x < n_out; x++)
+            CHECK(same(c->out[x], whole[x]), "%.9g, not %.9g", c->out[x], whole[x]);
+        free(whole), free_call(c);
+    }
+}
+
 static void test_local(void) {
     for (int i = 0; i < 120 / SLOW; i++) {
         problem p = random_problem();
@@ -1315,6 +1346,7 @@ static const test tests[] = {
     TEST(hard),
     FLOAT_TEST(integers),
     TEST(pages),
+    TEST(additive_sequences),
     FLOAT_TEST(planning_of_sequences_can_be_stopped),
 };
 
