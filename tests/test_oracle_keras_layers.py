@@ -52,10 +52,11 @@ def masks_of(rng):
 
 def compare(ours, theirs, arrays, rng):
     """Layers of a query and a memory, with each mask, and causal, too."""
+    tensors = [keras.ops.convert_to_tensor(x, "float64") for x in arrays]
     for name, (lengths, mask) in masks_of(rng).items():
         for causal in (False, True):
             options = {} if mask is None else {"mask": [None, mask]}
-            wanted = numpy_of(theirs(list(arrays), return_attention_scores=True,
+            wanted = numpy_of(theirs(tensors, return_attention_scores=True,
                                      use_causal_mask=causal, **options))  # fmt: skip
             allowed = np.tri(QUERIES, KEYS, dtype=bool) if causal else None
             if lengths is None and mask is not None:
