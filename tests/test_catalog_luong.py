@@ -123,7 +123,7 @@ def test_keys_outside_of_the_window_are_never_used(backend, rng, score, mode):
 @pytest.mark.parametrize("score", ["dot", "general"])
 @pytest.mark.parametrize("mode", ["local-m", "local-p"])
 def test_cost_does_not_grow_with_the_keys(backend, rng, score, mode):
-    """A quarter of a million keys, which one row stands for: no array of so many numbers is made."""
+    """A quarter of a million keys, which one row stands for: no array of so many is made."""
     weights, query, memory = made(rng, np.float32, score, mode, 3, combine=True)
     layer = layers.LuongAttention(**weights)
     many = np.broadcast_to(memory[:, :1], (3, 1 << 18, memory.shape[-1]))

@@ -2,10 +2,11 @@
 # Keras's attention layers as an outside opinion of ours, where Keras is installed.
 # Used by the suite, on every backend; skipped without Keras.
 # What the functions of the package give beside Keras is in test_oracle_keras.py.
-"""Keras's Attention, AdditiveAttention, MultiHeadAttention and GroupQueryAttention, in float64.
+"""Keras's Attention, AdditiveAttention, MultiHeadAttention and GroupQueryAttention.
 
-Their masks are True = may attend, like ours. A row that may see nothing is an average of everything
-there, and so no case for a comparison.
+The first two are float32, whose products Keras has in float32 anyway; the others are float64. Their
+masks are True = may attend, like ours. A row that may see nothing is an average of everything there,
+and so no case for a comparison.
 """
 
 import os
@@ -20,6 +21,7 @@ keras = pytest.importorskip("keras")
 
 from fastattn import layers  # noqa: E402
 
+F = np.float32
 QUERIES, KEYS, DIM = 6, 9, 8
 # Keras's own arrays are older than the protocol of NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 @pytest.fixture
 def arrays(rng):
     """query (3, 6, 8), memory (3, 9, 8)."""
-    return rng.standard_normal((3, QUERIES, DIM)), rng.standard_normal((3, KEYS, DIM))
+    return [rng.standard_normal((3, n, DIM)).astype(F) for n in (QUERIES, KEYS)]
 
 
 def numpy_of(tensors):
@@ -52,44 +54,44 @@ def masks_of(rng):
 
 def compare(ours, theirs, arrays, rng):
     """Layers of a query and a memory, with each mask, and causal, too."""
-    tensors = [keras.ops.convert_to_tensor(x, "float64") for x in arrays]
     for name, (lengths, mask) in masks_of(rng).items():
         for causal in (False, True):
             options = {} if mask is None else {"mask": [None, mask]}
-            wanted = numpy_of(theirs(tensors, return_attention_scores=True,
+            wanted = numpy_of(theirs(arrays, return_attention_scores=True,
                                      use_causal_mask=causal, **options))  # fmt: skip
             allowed = np.tri(QUERIES, KEYS, dtype=bool) if causal else None
             if lengths is None and mask is not None:
                 allowed = mask[:, None] if allowed is None else mask[:, None] & allowed
             got = ours(*arrays, memory_lengths=lengths, attn_mask=allowed, return_weights=True)
-            assert_layer(got, wanted, np.float64, f"{name} {causal}")
+            wanted = tuple(x.astype(np.float64) for x in wanted)
+            assert_layer(got, wanted, F, f"{name} {causal}")
 
 
 @pytest.mark.parametrize("use_scale", [True, False])
 def test_additive_is_bahdanaus(backend, rng, arrays, use_scale):
     """Without projections; the scale is the learned vector."""
-    theirs = keras.layers.AdditiveAttention(use_scale=use_scale, dtype="float64")
+    theirs = keras.layers.AdditiveAttention(use_scale=use_scale)
     theirs.build([x.shape for x in arrays])
-    weights = numbers_for(theirs, rng) if use_scale else {"scale": np.ones(DIM)}
-    eye = np.eye(DIM)
+    weights = numbers_for(theirs, rng) if use_scale else {"scale": np.ones(DIM, F)}
+    eye = np.eye(DIM, dtype=F)
     ours = layers.BahdanauAttention(attention_v=weights["scale"], query_weight=eye, key_weight=eye)
     compare(ours, theirs, arrays, rng)
 
 
 def test_dot_is_luongs(backend, rng, arrays):
-    theirs = keras.layers.Attention(dtype="float64")
-    compare(layers.LuongAttention(dtype="float64"), theirs, arrays, rng)
+    theirs = keras.layers.Attention()
+    compare(layers.LuongAttention(), theirs, arrays, rng)
 
 
 def test_concat_is_luongs(backend, rng, arrays):
     """tanh(scale (q + k)), with a scalar for the learned vector."""
-    theirs = keras.layers.Attention(score_mode="concat", use_scale=True, dtype="float64")
+    theirs = keras.layers.Attention(score_mode="concat", use_scale=True)
     theirs.build([x.shape for x in arrays])
     weights = numbers_for(theirs, rng)
-    eye = np.eye(DIM) * weights["scale"]
+    eye = np.eye(DIM, dtype=F) * weights["scale"]
     ours = layers.LuongAttention(
         score="concat", weight=np.concatenate([eye, eye]),
-        attention_v=np.full(DIM, weights["concat_score_weight"]),
+        attention_v=np.full(DIM, weights["concat_score_weight"], F),
     )  # fmt: skip
     compare(ours, theirs, arrays, rng)
 
