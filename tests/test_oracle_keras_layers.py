@@ -4,9 +4,9 @@
 # What the functions of the package give beside Keras is in test_oracle_keras.py.
 """Keras's Attention, AdditiveAttention, MultiHeadAttention and GroupQueryAttention.
 
-The first two are float32, whose products Keras has in float32 anyway; the others are float64. Their
-masks are True = may attend, like ours. A row that may see nothing is an average of everything there,
-and so no case for a comparison.
+The first two are float32, whose products Keras has in float32 anyway; the others are float64.
+Their masks are True = may attend, like ours. A row that may see nothing is an average of everything
+there, and so no case for a comparison.
 """
 
 import os
