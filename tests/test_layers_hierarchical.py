@@ -133,7 +133,7 @@ CALLS = [
     ({"sentence_lengths": [1 << 62, 1 << 62, 6]}, ValueError, "sentence_lengths"),
     ({"document_lengths": [1]}, ValueError, "document_lengths"),
     ({"document_lengths": [2, 1]}, ValueError, "document_lengths"),
-    ({"return_weights": 1}, TypeError, "return_weights"),
+    ({"return_weights": 2}, TypeError, "return_weights"),
 ]
 
 

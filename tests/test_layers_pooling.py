@@ -4,6 +4,8 @@
 # Two levels of it are in test_layers_hierarchical.py.
 """One vector for a sequence: the mean of its tokens, weighted by a softmax."""
 
+import doctest
+import importlib
 import pickle
 import re
 
@@ -180,7 +182,7 @@ MAKING = [
     ({"weight": ones(5), "query": ones(5)}, ValueError, "weight"),
     ({"weight": ones(5, 3), "query": ones(3, dtype=float)}, TypeError, "weight|query"),
     ({"query": ones(3, dtype=int)}, TypeError, "query"),
-    ({"query": ones(3), "final_tanh": 1}, TypeError, "final_tanh"),
+    ({"query": ones(3), "final_tanh": 2}, TypeError, "final_tanh"),
 ]
 
 
@@ -240,3 +242,12 @@ def test_threads_change_no_bit(backend, rng):
         want = layer(x, cu_seqlens=cu)
     with fastattn.threads(4):
         assert_bits_equal(layer(x, cu_seqlens=cu), want)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["abcnn", "attention_over_attention", "attention_pooling", "attentive_pooling", "hierarchical"],
+)
+def test_docstrings(backend, module):
+    failed, attempted = doctest.testmod(importlib.import_module(f"fastattn.layers.{module}"))
+    assert attempted and not failed
