@@ -22,6 +22,8 @@ here. Nothing is computed in this file.
 ``get_backend``                    name of what computes now
 ``use_backend``                    choose what computes, for the process or for the context
 ``show_config``                    what was found here, and why it was chosen
+``layers``                         attention with weights: layers of the literature
+``plotting``                       pictures of weights (needs matplotlib)
 =================================  ==============================================================
 
 How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard``, ``varlen``,
@@ -31,10 +33,13 @@ How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard`
 ``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
 ``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
 ``_threads`` knows the number of threads, ``_storage`` where a cache keeps its tokens, ``_quantize``
-what these are in 8 bits, ``_pages`` which sequence owns which pages.
+what these are in 8 bits, ``_pages`` which sequence owns which pages. ``layers`` and ``plotting`` are
+imported when they are first used.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written
+
+from typing import Any
 
 from . import scores
 from ._backend import backends, get_backend, show_config, use_backend
@@ -71,3 +76,13 @@ __all__ = [
     "use_backend",
     "varlen_attention",
 ]
+
+_LAZY = ("layers", "plotting")  # most programs need neither, and importing them takes time
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,15 +32,20 @@ class Weights:
         What the names of sizes stand for.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], *, like: str | None = None, dtype: Any = None
+    ) -> None:
+        """`dtype`, if there is one, is that of `like`, which the weights must have as well.
+
+        Without weights and without it the dtype is float32.
+        """
         self._given = {name: arrays.as_array(x, name) for name, x in given.items() if x is not None}
         self.sizes: dict[str, int] = {}
         self._sources: dict[str, str] = {}  # of each size: the weight that said it
-        self.dtype = self._shared_dtype()
-        self.acc = arrays.FLOAT64 if self.dtype == arrays.FLOAT64 else arrays.FLOAT32
+        self.dtype = self._shared_dtype(like, dtype)
+        self.acc = accumulator(self.dtype)
 
-    def _shared_dtype(self) -> Any:
-        shared = first = None
+    def _shared_dtype(self, first: str | None, shared: Any) -> Any:
         for name, array in self._given.items():
             dtype = arrays.float_dtype(array.dtype)
             if dtype is None:
@@ -49,7 +54,18 @@ class Weights:
                 shared, first = dtype, name
             elif dtype != shared:
                 raise TypeError(f"{name}: expected dtype {shared} to match {first}, got {dtype}")
-        return shared
+        return arrays.FLOAT32 if first is None else shared
+
+    def know(self, size: str, n: int, source: str) -> None:
+        """Say what the name of a size stands for, and who says so."""
+        self.sizes[size] = n
+        self._sources[size] = source
+
+    def need(self, name: str, *shape: str | int) -> Any:
+        """The same as `take` for a weight that cannot be left out."""
+        if name not in self._given:
+            raise TypeError(f"{name}: expected an array, got None")
+        return self.take(name, *shape)
 
     def take(self, name: str, *shape: str | int) -> Any:
         """A read-only copy in `acc`, or None if it was not given.
@@ -86,6 +102,11 @@ class Weights:
     def input(self, x: Any, name: str, size: str | int | None = None) -> np.ndarray:
         """Check what a layer is called with: its dtype, and its last axis unless `size` is None."""
         return checked_input(x, name, self.dtype, self.sizes.get(size, size) if size else None)
+
+
+def accumulator(dtype: Any) -> np.dtype:
+    """The dtype in which a layer of `dtype` computes."""
+    return arrays.FLOAT64 if dtype == arrays.FLOAT64 else arrays.FLOAT32
 
 
 def checked_input(x: Any, name: str, dtype: np.dtype, size: int | None) -> np.ndarray:
