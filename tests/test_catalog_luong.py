@@ -172,7 +172,7 @@ def test_wrong_layers(rng):
         ({"score": "general"}, ValueError, "weight"),
         ({"score": "location"}, ValueError, "weight"),
         ({"score": "concat", "weight": concat["weight"]}, ValueError, "attention_v"),
-        (concat | {"attention_v": np.ones(8, f)}, ValueError, "attention_v"),
+        (concat | {"attention_v": np.ones(8, f)}, ValueError, "attention_v|weight"),
         ({"mode": "local-m"}, ValueError, "half_width"),
         ({"mode": "local-m", "half_width": -1}, ValueError, "half_width"),
         ({"mode": "local-m", "half_width": "2"}, TypeError, "half_width"),

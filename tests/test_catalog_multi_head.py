@@ -173,13 +173,13 @@ def test_states_that_do_not_fit(rng):
     weights = multi_head_weights(rng, np.float32, 4, 4, (8, 8, 8), (2, 2), 8)
     make = layers.MultiHeadAttention.from_state_dict
     good = state_of(weights, True)
-    for name in ("in_proj_weight", "out_proj.weight"):
-        with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+    for name, named in (("in_proj_weight", "(in|q)_proj_weight"), ("out_proj.weight",) * 2):
+        with pytest.raises(ValueError, match=named):
             make({n: x for n, x in good.items() if n != name}, num_heads=4)
     for name in ("bias_k", "bias_v"):
         with pytest.raises(ValueError, match=name):
             make(good | {name: np.zeros((1, 1, 8), np.float32)}, num_heads=4)
-    with pytest.raises(ValueError, match="num_heads"):
+    with pytest.raises(ValueError, match="num_heads|query_weight"):
         make(good, num_heads=3)
 
 
