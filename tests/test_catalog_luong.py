@@ -160,6 +160,15 @@ def test_state_of_a_row_that_sees_nothing(backend, rng):
     assert_layer(out, wanted, np.float32)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("score", SCORES)
+def test_sizes_of_zero(backend, rng, score, mode):
+    weights, query, memory = made(rng, np.float32, score, mode, combine=True)
+    layer = layers.LuongAttention(**weights)
+    for q, k in ((query[:, :0], memory), (query, memory[:, :0]), (query[:0], memory[:0])):
+        assert_layer(layer(q, k, return_weights=True), luong(weights, q, k), np.float32)
+
+
 def test_wrong_layers(rng):
     """The argument that a score or mode lacks, or cannot take, is named first."""
     f = np.float32

@@ -99,8 +99,10 @@ def test_the_batch_does_not_matter(backend, rng, name):
             assert_bits_equal(one[0], other[entry], f"entry {entry}")
     spoiled = {n: x.copy() if isinstance(x, np.ndarray) else x for n, x in case.inputs.items()}
     spoiled[first][0] = np.nan
-    for one, other in zip(results(case.call(layer, spoiled)), whole):
+    got = results(case.call(layer, spoiled))
+    for one, other in zip(got, whole):
         assert_bits_equal(one[1:], other[1:], "beside a NaN")
+    assert np.isnan(got[0][0]).any(), "a NaN was swallowed"
 
 
 @named
@@ -128,6 +130,17 @@ def test_inputs_in_any_memory(rng, kind, name):
     assert_layer(case.call(case.layer(), given), case.wanted(), np.float64)
     for n, x in before.items():
         assert_bits_equal(given[n], x, f"{n} was changed")
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_inputs_that_repeat_one_entry(backend, rng, name):
+    """What NumPy broadcasts, with strides of 0: results are arrays of their own all the same."""
+    case = CASES[name](rng, np.float64)
+    given = each_input(case, lambda x: np.broadcast_to(x[1], x.shape))
+    got = results(case.call(case.layer(), given))
+    assert_layer(got, results(case.wanted(given)), np.float64)
+    for x in got:
+        assert x.flags.writeable and 0 not in x.strides
 
 
 @named
