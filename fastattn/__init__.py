@@ -33,8 +33,8 @@ How a call travels: ``functional``, ``additive``, ``scores``, ``local``, ``hard`
 ``_backend`` (who computes) -> ``_native`` (compiled) or ``_reference`` and its
 ``_reference_additive``, ``_reference_local``, ``_reference_hard`` (NumPy).
 ``_threads`` knows the number of threads, ``_storage`` where a cache keeps its tokens, ``_quantize``
-what these are in 8 bits, ``_pages`` which sequence owns which pages. ``layers`` and ``plotting`` are
-imported when they are first used.
+what these are in 8 bits, ``_pages`` which sequence owns which pages. ``layers`` and ``plotting``
+are built on top, and imported when they are first used.
 """
 
 __version__ = "0.1.0"  # the only place where the version is written

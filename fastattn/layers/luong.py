@@ -8,7 +8,6 @@ cells around it stay in the user's framework.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from .. import _check_options as check
 from .._projection import project
 from ..local import local_attention
 from ..scores import Concat, General, attention
+from . import _luong_windows as windows
 from ._forms import Form, memory_array
 from ._layer import Layer, rounded
 from ._luong_weights import checked_weights
@@ -250,20 +250,11 @@ class LuongAttention(Layer):
         options = {"kv_lengths": lengths, "attn_mask": mask, "return_weights": return_weights}
         places = None
         if centers is not None and form.is_step and (widens or self._score == "concat"):
-            places = _places(form, centers, half_width)
+            places = windows.places(form, centers, half_width)
         if places is not None:
             # what would be done with each key is done with those of the windows alone
-            sees = _seen(form, centers, half_width, lengths, places)
-            options.update(kv_lengths=None, attn_mask=sees)
-            if mask is not None:
-                mask = np.broadcast_to(mask, (*form.lead, 1, 1, form.n_keys))
-                mask = np.take_along_axis(mask, places, axis=-1)
-                if mask.dtype.kind == "b":
-                    options["attn_mask"] = sees & mask
-                else:
-                    options["bias"] = mask
-            key = np.broadcast_to(key, (*form.lead, *key.shape[-3:]))
-            key = np.take_along_axis(key, places.swapaxes(-1, -2), axis=-2)
+            options.update(windows.masks(form, centers, half_width, lengths, mask, places))
+            key = windows.take(form, key, places)
             centers = centers - places[..., 0]
             half_width = 2.0 * half_width + 1.0  # all: those that are seen are masked
         q = form.query
@@ -285,9 +276,7 @@ class LuongAttention(Layer):
             return result, None
         context, weights = result
         if places is not None:
-            narrow = weights
-            weights = np.zeros((*form.lead, 1, 1, form.n_keys), narrow.dtype)
-            np.put_along_axis(weights, places, narrow, axis=-1)
+            weights = windows.spread(form, weights, places)
         return context, weights
 
     def _scoring(self, q: np.ndarray, key: np.ndarray) -> Any:
@@ -314,33 +303,6 @@ class LuongAttention(Layer):
             "half_width": self._half_width,
             "combine": self._combine_weight is not None,
         }
-
-
-def _places(form: Form, centers: np.ndarray, half_width: float) -> np.ndarray | None:
-    """Of a step: the keys that may be in the window, (..., 1, 1, n); None if that is all of them.
-
-    Their number depends on the width alone, so that no entry's bits depend on another's window.
-    """
-    n = form.n_keys if half_width >= form.n_keys else math.floor(2.0 * half_width) + 1
-    if n >= form.n_keys:
-        return None
-    first = np.clip(np.ceil(centers - half_width), 0, form.n_keys - n).astype(np.int64)
-    return first[..., None] + np.arange(n)
-
-
-def _seen(
-    form: Form,
-    centers: np.ndarray,
-    half_width: float,
-    lengths: np.ndarray | None,
-    places: np.ndarray,
-) -> np.ndarray:
-    """Which of these keys are in the window and in the sequence."""
-    c = centers[..., None]
-    sees = (places >= c - half_width) & (places <= c + half_width)
-    if lengths is not None:
-        sees &= places < lengths[..., None, None, None]
-    return sees
 
 
 def _with_axes(array: np.ndarray, rank: int) -> np.ndarray:
