@@ -43,8 +43,9 @@ def pooled(x, weights, query=None, real=None, additive=False):
     hidden = np.where(real[:, None], x, 0)
     hidden = hidden @ weights["weight"] if "weight" in weights else hidden
     logits = np.tanh(hidden + weights.get("bias", 0)) @ query if additive else hidden @ query
-    e = np.where(real, np.exp(logits - logits[real].max(initial=-1e300)), 0)
-    alpha = e / e.sum() if real.any() else e * 0
+    top = logits[real].max() if real.any() else 0
+    e = np.where(real, np.exp(np.minimum(logits - top, 0)), 0)
+    alpha = e / e.sum() if real.any() else e
     return alpha @ np.where(real[:, None], x, 0), alpha
 
 

@@ -117,5 +117,8 @@ def _lse(query: np.ndarray, key: np.ndarray, lengths: Any, bias: Any) -> np.ndar
 
 
 def _term(x: np.ndarray, is_real: np.ndarray) -> np.ndarray:
-    """What is added to the scores of keys: 0 for what is hidden anyway, or came of no key."""
-    return np.where(is_real & np.isfinite(x), x, x.dtype.type(0))
+    """What is added to the scores of keys: 0 for what is hidden anyway, or came of no key.
+
+    A NaN of a real key stays: everything that comes of it is NaN.
+    """
+    return np.where(is_real & ~np.isinf(x), x, x.dtype.type(0))
