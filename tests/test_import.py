@@ -126,6 +126,26 @@ print(*sorted({name.split(".")[0] for name in set(sys.modules) - before}))
     assert not loaded & heavy
 
 
+def test_layers_are_imported_when_they_are_first_used(run_python):
+    done = run_python(
+        """
+import sys
+import fastattn
+assert "fastattn.layers" not in sys.modules
+assert fastattn.layers.BahdanauAttention
+assert fastattn.layers is sys.modules["fastattn.layers"]
+assert "torch" not in sys.modules
+try:
+    fastattn.layer
+except AttributeError as error:
+    assert "'layer'" in str(error)
+    print("done")
+""",
+        options=STRICT,
+    )
+    assert output(done) == ["done"]
+
+
 @needs_native
 def test_import_and_use_with_every_warning_an_error(run_python):
     # Among others: "numpy.dtype size changed", when built against another NumPy.

@@ -31,7 +31,13 @@ def test_readme(backend):
     assert not names["alignment"][:, 0, 0][hidden].any()
 
 
-@pytest.mark.parametrize("module", ["functional", "additive", "additive_keys", "cache", "scores"])
+DOCUMENTED = ["functional", "additive", "additive_keys", "cache", "scores"]
+DOCUMENTED += [
+    f"layers.{name}" for name in ("bahdanau", "luong", "multi_head", "transformer_encoder")
+]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
 def test_docstrings(backend, module):
     failed, attempted = doctest.testmod(importlib.import_module(f"fastattn.{module}"))
     assert attempted and not failed

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._check_arrays import FLOAT32, FLOAT64
 
-_BLOCK = 1 << 14  # numbers at once: four arrays of them stay in a core's own cache
+_BLOCK = 1 << 15  # numbers at once: four arrays of them stay in a core's own cache, or almost
 
 # erfc(a / sqrt(2)) / 2 = exp(-a**2 / 2) * P(a) / Q(a) for a from 0 to _FAR, lowest power first.
 # The rational form is that of Cody (1969, Math. Comp. 23) for the far intervals of erfc. The
@@ -66,12 +66,12 @@ _Q = {
         5.5860268159188871e-7,
     ),
 }
-_FAR = {FLOAT32: 14.0, FLOAT64: 38.0}  # from here on the tail is 0, or all but
+_FAR = {FLOAT32: 15.0, FLOAT64: 39.0}  # the exponential is 0 there, and nothing overflows
 
 
 def relu(x: np.ndarray) -> None:
     """``max(x, 0)``."""
-    np.maximum(x, 0, out=x)
+    np.maximum(x, _zeros(x.shape[-1], x.dtype), out=x)
 
 
 def gelu(x: np.ndarray) -> None:
@@ -83,11 +83,13 @@ def gelu(x: np.ndarray) -> None:
     flat = x.reshape(-1)
     p, q, far = _P[x.dtype], _Q[x.dtype], _FAR[x.dtype]
     room = np.empty((3, min(_BLOCK, flat.size)), x.dtype)
+    zeros = _zeros(room.shape[1], x.dtype)
     for first in range(0, flat.size, _BLOCK):
         some = flat[first : first + _BLOCK]
         size, numerator, denominator = room[:, : some.size]
         np.abs(some, out=size)
-        np.minimum(size, far, out=size)
+        if not size.max() <= far:  # or NaN
+            np.minimum(size, far, out=size)
         _polynomial(p, size, numerator)
         _polynomial(q, size, denominator)
         numerator /= denominator
@@ -96,8 +98,13 @@ def gelu(x: np.ndarray) -> None:
         size *= -0.5
         np.exp(size, out=size)
         numerator *= size
-        np.maximum(some, 0, out=some)
+        np.maximum(some, zeros[: some.size], out=some)
         some -= numerator
+
+
+def _zeros(n: int, dtype: np.dtype) -> np.ndarray:
+    """NumPy compares two arrays several times faster than an array and a number."""
+    return np.zeros(n, dtype)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: np.ndarray, out: np.ndarray) -> None:

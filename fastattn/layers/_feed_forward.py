@@ -132,6 +132,7 @@ def checked_frame(
         raise ValueError(f"norm_eps: expected a number of at least 0, got {eps}")
     w = Weights(given, like=first, dtype=own.dtype)
     w.know("dim", dim, first)
+    w.agree("hidden", {"linear1_weight": 1, "linear2_weight": 0, "linear1_bias": 0})
     linear1 = w.need("linear1_weight", "dim", "hidden"), w.take("linear1_bias", "hidden")
     linear2 = w.need("linear2_weight", "hidden", "dim"), w.take("linear2_bias", "dim")
     norms = tuple(

@@ -8,6 +8,8 @@ heads, whose result the kernels read in place; they write where the last product
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +59,20 @@ class ProjectedMemory:
             f"ProjectedMemory(shape={self.shape}, num_kv_heads={n_heads}, head_dim={dim}, "
             f"value_head_dim={self._value.shape[-1]}, dtype={self._dtype.name!r})"
         )
+
+
+@contextmanager
+def unless_it_fails(cache: KVCache | None) -> Iterator[None]:
+    """Have a cache forget what was appended to it in a block that raises."""
+    if cache is None:
+        yield
+        return
+    past = cache.lengths
+    try:
+        yield
+    except BaseException:
+        cache.truncate(past)
+        raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,18 +139,14 @@ class Heads:
         lengths: Any,
         options: dict[str, Any],
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The same for tokens that go to a cache, which stays as it was if anything fails."""
+        """The same for tokens that go to a cache; see `unless_it_fails`."""
         q, k, v = self._all(rows, axes)
         heads = self._room(axes)
         if cache.dtype.itemsize == 2:
             k, v = rounded(k, cache.dtype), rounded(v, cache.dtype)
         cache.append(k.swapaxes(1, 2), v.swapaxes(1, 2), lengths=lengths)
-        try:
-            result = cache.attend(q, scale=self.scale, layout="bshd", out=heads, **options)
-            return self._merged(heads), result[1] if isinstance(result, tuple) else None
-        except BaseException:
-            cache.truncate(options["q_offset"])
-            raise
+        result = cache.attend(q, scale=self.scale, layout="bshd", out=heads, **options)
+        return self._merged(heads), result[1] if isinstance(result, tuple) else None
 
     def _room(self, axes: tuple[int, ...]) -> np.ndarray:
         return np.empty((*axes, self.n_heads, self.value_head_dim), self.acc)

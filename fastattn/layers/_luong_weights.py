@@ -33,11 +33,11 @@ def checked_weights(
     _check_presence(given, ("position_weight", "position_v"), _OF_MODE[mode], f"mode {mode!r}")
     half_width = _half_width(half_width, mode)
     weights = Weights(given, like=None if dtype is None else "dtype", dtype=_dtype(dtype))
-    vector = weights.take("attention_v", "units")
     if score == "concat":
         weight = weights.take("weight", "query_dim + key_dim", "units")
     else:
         weight = weights.take("weight", "query_dim", "key_dim" if score == "general" else "columns")
+    vector = weights.take("attention_v", "units")
     position_weight = weights.take("position_weight", "query_dim", "n")
     position_v = weights.take("position_v", "n")
     combine = weights.take("combine_weight", "value_dim + query_dim", "out")

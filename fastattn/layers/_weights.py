@@ -61,6 +61,21 @@ class Weights:
         self.sizes[size] = n
         self._sources[size] = source
 
+    def agree(self, size: str, axes: Mapping[str, int]) -> None:
+        """Let a size be what most weights say, so that it is the odd one that is wrong.
+
+        `axes` tells where each weight has it; the first one is right where none has a majority.
+        """
+        said = {
+            name: self._given[name].shape[axis]
+            for name, axis in axes.items()
+            if name in self._given and self._given[name].ndim > axis
+        }
+        if said:
+            numbers = list(said.values())
+            n = max(numbers, key=numbers.count)
+            self.know(size, n, next(name for name in said if said[name] == n))
+
     def need(self, name: str, *shape: str | int) -> Any:
         """The same as `take` for a weight that cannot be left out."""
         if name not in self._given:

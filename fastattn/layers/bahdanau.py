@@ -142,6 +142,9 @@ class BahdanauAttention(Layer):
                 "hidden_bias": hidden_bias,
             }
         )
+        weights.agree(
+            "units", {"attention_v": 0, "query_weight": 1, "key_weight": 1, "hidden_bias": 0}
+        )
         vector = weights.need("attention_v", "units")
         if normalizer is not None:
             vector = _normalized(vector, check.real(normalizer, "normalizer"))

@@ -14,7 +14,7 @@ from .. import _check_options as check
 from ..cache import KVCache
 from . import _multi_head_call as calls
 from . import _torch
-from ._heads import Heads, ProjectedMemory
+from ._heads import Heads, ProjectedMemory, unless_it_fails
 from ._layer import Layer, rounded
 from ._linear import flat
 from ._multi_head_weights import checked_heads
@@ -243,7 +243,8 @@ class MultiHeadAttention(Layer):
         if cache is None:
             out, weights = heads.attend(rows, x.shape[:-1], key, value, options)
         else:
-            out, weights = heads.step(rows, x.shape[:-1], cache, lengths, options)
+            with unless_it_fails(cache):
+                out, weights = heads.step(rows, x.shape[:-1], cache, lengths, options)
         out = rounded(out, self._dtype)
         return out if weights is None else (out, rounded(weights, self._dtype))
 

@@ -14,7 +14,7 @@ import numpy as np
 from . import _multi_head_call as calls
 from . import _torch
 from ._feed_forward import Frame, checked_frame
-from ._heads import ProjectedMemory
+from ._heads import ProjectedMemory, unless_it_fails
 from ._layer import Layer, rounded
 from ._linear import flat
 from .multi_head import MultiHeadAttention, check_attention
@@ -217,9 +217,10 @@ class TransformerDecoderLayer(Layer):
         masks = calls.Masks(tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         attend = calls.self_attention(own, x.shape, cache, lengths, masks, _SELF)
         rows = flat(x, own.acc)
-        rows = frame.around(rows, 0, attend)
-        rows = frame.around(rows, 1, attend_memory)
-        rows = frame.around(rows, 2, frame.feed_forward)
+        with unless_it_fails(cache):
+            rows = frame.around(rows, 0, attend)
+            rows = frame.around(rows, 1, attend_memory)
+            rows = frame.around(rows, 2, frame.feed_forward)
         return rounded(rows.reshape(x.shape), own.dtype)
 
     def project_memory(self, memory: ArrayLike) -> ProjectedMemory:

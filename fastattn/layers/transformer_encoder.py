@@ -14,6 +14,7 @@ import numpy as np
 from . import _multi_head_call as calls
 from . import _torch
 from ._feed_forward import Frame, checked_frame
+from ._heads import unless_it_fails
 from ._layer import Layer, rounded
 from ._linear import flat
 from .multi_head import MultiHeadAttention, check_attention
@@ -218,8 +219,9 @@ class TransformerEncoderLayer(Layer):
         masks = calls.Masks(src_mask, src_key_padding_mask, is_causal)
         attend = calls.self_attention(heads, x.shape, cache, lengths, masks, _NAMES)
         rows = flat(x, heads.acc)
-        rows = frame.around(rows, 0, attend)
-        rows = frame.around(rows, 1, frame.feed_forward)
+        with unless_it_fails(cache):
+            rows = frame.around(rows, 0, attend)
+            rows = frame.around(rows, 1, frame.feed_forward)
         return rounded(rows.reshape(x.shape), heads.dtype)
 
     def new_cache(
