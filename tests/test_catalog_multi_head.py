@@ -76,6 +76,7 @@ def masks_of(rng):
         "none": {},
         "padding": {"key_padding_mask": holes[:, 0, 0]},
         "padding of all": {"key_padding_mask": holes[0, 0, 0]},
+        "padding in numbers": {"key_padding_mask": numbers[:, 1, 1]},
         "rows and keys": {"attn_mask": holes[0, 0]},
         "keys": {"attn_mask": holes[0, 0, :1]},
         "heads": {"attn_mask": numbers[0].astype(np.float32)},

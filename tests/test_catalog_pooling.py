@@ -87,6 +87,8 @@ def test_queries_of_the_call(backend, rng, real, is_projected):
     x, query = draw(rng, (3, 5, 7), real), draw(rng, (3, 8 if is_projected else 7), real)
     wanted = pooling(weights, x, query, lengths=LENGTHS)
     assert_layer(layer(x, query, lengths=LENGTHS, return_weights=True), wanted, real)
+    packed = np.concatenate([x[b, :n] for b, n in enumerate(LENGTHS)])
+    assert_layer(layer(packed, query, cu_seqlens=[0, 5, 7, 7]), wanted[0], real)
 
 
 def test_uniform_scores_are_the_mean(backend, rng):

@@ -59,6 +59,7 @@ def masks_of(rng, rows, keys):
         "numbers": {"mask": np.where(holes[0, 0], rng.standard_normal(holes.shape[2:]), -np.inf)},
         "entries": {"mask": holes[:, :1]},
         "padding": {"key_padding_mask": holes[:, 0, 0]},
+        "padding in numbers": {"key_padding_mask": rng.standard_normal((6, keys))},
         "causal": {"is_causal": True},
         "all": {"mask": holes[1, 1], "key_padding_mask": holes[:, 0, 0], "is_causal": True},
     }
