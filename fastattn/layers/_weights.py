@@ -128,7 +128,7 @@ def checked_input(x: Any, name: str, dtype: np.dtype, size: int | None) -> np.nd
     """An array (..., size) in the dtype of the layer; `size` None takes any."""
     array = arrays.as_array(x, name)
     found = arrays.float_dtype(array.dtype)
-    if found != dtype:
+    if found is None or found != dtype:  # None equals float64 for NumPy
         raise TypeError(f"{name}: expected dtype {dtype}, that of the weights, got {array.dtype}")
     if array.ndim == 0 or (size is not None and array.shape[-1] != size):
         raise ValueError(f"{name}: expected a last axis of size {size}, got shape {array.shape}")

@@ -105,7 +105,7 @@ class AttentionPooling:
             if score == "additive" and given is None:
                 raise ValueError(f"{name}: expected an array with score 'additive', got None")
         weights = Weights({"query": query, "weight": weight, "bias": bias})
-        self._dtype = weights.dtype
+        self._dtype = weights.dtype if query is not None or weight is not None else None
         make = self._make_dot if score == "dot" else self._make_additive
         self._kind, self._own = make(weights)
         self._sizes = dict(weights.sizes)

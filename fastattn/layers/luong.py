@@ -294,7 +294,7 @@ class LuongAttention(Layer):
         q = np.broadcast_to(form.query, (*context.shape[:-1], form.query.shape[-1]))
         both = np.concatenate([context, q.astype(acc, copy=False)], axis=-1)
         state = project(both, self._combine_weight, None, acc)
-        return rounded(np.tanh(state, out=state), self._dtype)
+        return rounded(np.tanh(state), self._dtype)
 
     def _facts(self) -> dict[str, Any]:
         return {

@@ -225,7 +225,10 @@ class TransformerDecoderLayer(Layer):
 
     def project_memory(self, memory: ArrayLike) -> ProjectedMemory:
         """Project a memory once, for every step of a decoder."""
-        return self._cross.project_memory(memory)
+        if memory is None:
+            raise TypeError("memory: expected an array, got None")
+        heads = self._cross._heads
+        return heads.project_memory(*calls.sources(heads, None, memory, None, _CROSS.key))
 
     def new_cache(
         self, batch: int, *, capacity: int = 0, dtype: DTypeLike | None = None
