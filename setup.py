@@ -9,7 +9,7 @@ required  a failed extension is an error (else the package installs as pure Pyth
 asserts   contracts between the C layers are checked (-DFA_ASSERTS), symbols are kept (-g)
 
 CC, CFLAGS and LDFLAGS mean what they always mean: `CFLAGS=-fsanitize=address` is enough for an
-AddressSanitizer build.
+AddressSanitizer build, and a `-O1` in CFLAGS takes the place of -O3.
 """
 
 import os
@@ -28,8 +28,10 @@ if WORDS - {"required", "asserts"}:
 # of the -ffast-math family is here, -fno-trapping-math neither (it may raise flags the source does
 # not raise).  A fused multiply-add happens where it is written (-ffp-contract=off).
 # -fno-math-errno only lets sqrt and floor become instructions: no value changes.
-GCC_FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
+GCC_FLAGS = ["-std=c11", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
 GCC_FLAGS += ["-pthread", "-g" if "asserts" in WORDS else "-g0"]
+if "-O" not in os.environ.get("CFLAGS", ""):
+    GCC_FLAGS += ["-O3"]
 MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]
 
 

@@ -4,8 +4,6 @@
 # Windows and Gaussians themselves are tested in test_local.py.
 """Each score with each mode follows the formulas of the paper."""
 
-import time
-
 import numpy as np
 import pytest
 from check import assert_bits_equal, draw
@@ -165,28 +163,6 @@ def test_nan_in_a_query_is_its_own(backend, rng, real, score, mode):
     assert np.isnan(out[1, 2]).all()
     out[1, 2] = clean[1, 2]
     near(out, clean)
-
-
-@pytest.mark.parametrize("mode", MODES[1:])
-@pytest.mark.parametrize("score", SCORES)
-def test_a_local_step_costs_its_window(rng, score, mode):
-    """A memory 400 times as long does not take 10 times as long."""
-    n_keys = 200_000
-    given, key_dim = case(
-        rng, np.float32, score, mode, query_dim=16, key_dim=16, columns=n_keys, half_width=5.0
-    )
-    layer = LuongAttention(**given)
-    query, memory = draw(rng, (1, 16)), draw(rng, (1, n_keys, key_dim))
-
-    def best(memory):
-        times = []
-        for _ in range(20):
-            start = time.perf_counter()
-            layer(query, memory)
-            times.append(time.perf_counter() - start)
-        return min(times)
-
-    assert best(memory) < 10 * best(memory[:, :500])
 
 
 def test_repr_and_dtype():
