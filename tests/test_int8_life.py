@@ -98,7 +98,7 @@ class AnyLife(Life):
 def test_random_lives(backend):
     run_state_machine_as_test(
         seed(SEED)(type("AnyLife", (AnyLife,), {})),
-        settings=settings(max_examples=300 if EXHAUSTIVE else 70, stateful_step_count=20),
+        settings=settings(max_examples=300 if EXHAUSTIVE else 35, stateful_step_count=20),
     )
 
 

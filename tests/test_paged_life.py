@@ -153,7 +153,7 @@ class PagedLife(RuleBasedStateMachine):
 def test_random_lives(backend):
     run_state_machine_as_test(
         seed(SEED)(type("PagedLife", (PagedLife,), {})),
-        settings=settings(max_examples=300 if EXHAUSTIVE else 60, stateful_step_count=30),
+        settings=settings(max_examples=300 if EXHAUSTIVE else 25, stateful_step_count=30),
     )
 
 
