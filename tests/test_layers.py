@@ -8,7 +8,7 @@ import inspect
 
 import numpy as np
 import pytest
-from check import assert_bits_equal
+from check import assert_bits_equal, draw
 from check_layers import assert_layer
 from layer_cases import BATCH, CASES
 
@@ -130,6 +130,27 @@ def test_inputs_in_any_memory(rng, kind, name):
     assert_layer(case.call(case.layer(), given), case.wanted(), np.float64)
     for n, x in before.items():
         assert_bits_equal(given[n], x, f"{n} was changed")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_order_in_memory_changes_no_bit(rng, name):
+    """Neither Fortran's nor gaps between the numbers: sums are made in one order."""
+    case = CASES[name](rng, np.float32)
+    layer = case.layer()
+    want = results(case.call(layer))
+    for change in (np.asfortranarray, lambda x: np.repeat(x, 2, axis=-1)[..., ::2]):
+        given = {n: change(x) if isinstance(x, np.ndarray) else x for n, x in case.inputs.items()}
+        for one, other in zip(results(case.call(layer, given)), want):
+            assert_bits_equal(one, other)
+
+
+def test_order_in_memory_of_long_vectors(rng):
+    x, y = draw(rng, (2, 19, 67)), draw(rng, (2, 23, 67))
+    pooling = layers.AttentivePooling(weight=draw(rng, (67, 67)))
+    for layer in (pooling, lambda x, y: (layers.match_matrix(x, y),)):
+        for change in (np.asfortranarray, lambda x: np.repeat(x, 2, axis=-1)[..., ::2]):
+            for one, other in zip(layer(change(x), change(y)), layer(x, y)):
+                assert_bits_equal(one, other)
 
 
 @pytest.mark.parametrize("name", BATCHED)

@@ -65,6 +65,26 @@ def test_long_texts_and_large_scores(backend, rng, real):
         assert_close(got.sum(), np.array(1.0), dtype=real, slack=slack)
 
 
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_ties_of_large_scores(backend, real, size):
+    """The larger the scores, the less of the sums is left in their logarithms."""
+    signs = np.array([[1.0], [0.0], [1.0], [-1.0], [1.0]])
+    for n_words, asked in ((3, signs[[0, 2, 4]]), (700, signs), (5, signs[[0, 3, 3]])):
+        document = np.resize(signs, (n_words, 1))
+        got = aoa((document * size).astype(real), asked.astype(real))
+        assert_close(got, distribution(document * size, asked), dtype=real)
+        assert_close(got.sum(), np.array(1.0), dtype=real)
+
+
+def test_an_entry_has_the_same_bits_alone(backend, rng, dtype):
+    document, query = draw(rng, (9, 70, 7), dtype), draw(rng, (9, 67, 7), dtype)
+    lengths = {"document_lengths": np.arange(70, 61, -1), "query_lengths": np.arange(9)}
+    got = aoa(document, query, **lengths)
+    for i in range(9):
+        own = {name: n[i] for name, n in lengths.items()}
+        assert_bits_equal(aoa(document[i], query[i], **own), got[i])
+
+
 def test_empty_axes(backend, dtype):
     for n_d, n_q in ((0, 3), (3, 0), (0, 0)):
         got = aoa(np.ones((2, n_d, 4), dtype), np.ones((2, n_q, 4), dtype))

@@ -287,6 +287,10 @@ def test_state_dicts_that_do_not_fit(rng):
         load(state | {"in_proj_weight": np.ones((7, 6), np.float32)}, num_heads=2)
     with pytest.raises(TypeError, match="^state: "):
         load([1, 2], num_heads=2)
+    with pytest.raises(ValueError, match="^state: expected an entry 'q_proj_weight', got 7$"):
+        load({7: np.ones(2)}, num_heads=2)
+    with pytest.raises(TypeError, match="^prefix: "):
+        load(state, num_heads=2, prefix=None)
     with pytest.raises(TypeError, match="^module: "):
         MultiHeadAttention.from_torch(state)
 
@@ -395,3 +399,6 @@ def test_calls_that_do_not_fit(backend, rng):
     for which, name, error, arguments, options in cases:
         with pytest.raises(error, match=f"^{name}: "):
             which(*arguments, **options)
+    for twice in (None, layer.project_memory(key)):
+        with pytest.raises(TypeError, match="^key: expected an array"):
+            layer.project_memory(twice)

@@ -99,6 +99,20 @@ def test_packed(backend, rng, dtype, form):
         assert_close(got[i], layer(x[some], own).astype(float), slack=slack)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_packed_weights_have_the_bits_of_each_sequence_alone(backend, rng, real, form):
+    layer, _, size = some_layer(rng, form, real, dim=33, size=40)
+    cu = np.cumsum([0, 3, 1, 50, 0, 7, 40, 33, 32, 2, *[1, 2] * 15])
+    x, query = draw(rng, (cu[-1], 33), real), draw(rng, (39, size), real)
+    query = query if form.startswith("given") else None
+    _, alpha = layer(x, query, cu_seqlens=cu, return_weights=True)
+    for i in range(39):
+        some = slice(cu[i], cu[i + 1])
+        own = None if query is None else query[i : i + 1]
+        _, alone = layer(x[some], own, cu_seqlens=[0, cu[i + 1] - cu[i]], return_weights=True)
+        assert_bits_equal(alone, alpha[some])
+
+
 @pytest.mark.parametrize("form", ["dot", "additive"])
 def test_large_scores(backend, rng, real, form):
     """Scores of thousands: weights of packed tokens still add up to 1."""

@@ -163,6 +163,8 @@ def test_token_by_token(backend, rng, real, norm_first):
     lengths = np.array([4, 2])
     caches = encoder.new_cache(2), decoder.new_cache(2, capacity=3)
     projected = decoder.project_memory(memory)
+    with pytest.raises(TypeError, match="^memory: expected an array"):
+        decoder.project_memory(projected)
     outs = [[], []]
     for tokens, counts in [(slice(0, 4), lengths), *((slice(i, i + 1), None) for i in range(4, 9))]:
         options = {"lengths": counts}
@@ -323,6 +325,12 @@ def test_torch(backend, rng, bias, activation, norm_first):
     state = {f"a.{n}": w.numpy() for n, w in decoder.state_dict().items()}
     again = TransformerDecoderLayer.from_state_dict(state, num_heads=3, prefix="a.", **kept)
     assert_bits_equal(again(x, memory), layer(x, memory))
+
+
+def test_prefixes_are_strings():
+    for layer in (TransformerEncoderLayer, TransformerDecoderLayer):
+        with pytest.raises(TypeError, match="^prefix: "):
+            layer.from_state_dict({}, num_heads=3, prefix=None)
 
 
 def test_torch_modules_that_cannot_be_had():

@@ -87,6 +87,13 @@ def sources(heads: Heads, query: Any, key: Any, value: Any, name: str = NAMES.ke
     return k, v
 
 
+def to_project(heads: Heads, key: Any, value: Any, name: str = NAMES.key) -> tuple:
+    """Key and value of a memory that is not projected yet."""
+    if key is None or isinstance(key, ProjectedMemory):
+        raise TypeError(f"{name}: expected an array, got {type(key).__name__}")
+    return sources(heads, None, key, value, name)
+
+
 def check_self_attention(heads: Heads, name: str = NAMES.key) -> None:
     if heads.packed is None:
         raise ValueError(

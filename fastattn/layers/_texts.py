@@ -39,7 +39,7 @@ class Texts:
         n_x, n_y, dim = self.x.shape[-2], *self.y.shape[-2:]
         step = max(1, _BLOCK // max(1, n_y * dim))
         for entry in np.ndindex(self.x.shape[:-2]):
-            x, y = (text[entry].astype(self.acc) for text in (self.x, self.y))
+            x, y = (text[entry].astype(self.acc, order="C") for text in (self.x, self.y))
             for first in range(0, n_x, step):
                 rows = slice(first, min(first + step, n_x))
                 real = self.x_real[entry][rows, None] & self.y_real[entry]

@@ -34,17 +34,18 @@ def of_tokens(x: np.ndarray, queries: np.ndarray, ends: np.ndarray, score: Any) 
         if isinstance(score, scores.Additive):
             vector = np.asarray(score.attention_v, np.float64)
             size = vector.size
+            hidden = project(x[None, :used], score.key_weight, score.hidden_bias, acc, ends)[0]
         else:
             weight = score.weight if isinstance(score, scores.General) else None
-            queries = project(queries[None], weight, None, acc)[0]
+            queries = project(queries[:, None], weight, None, acc)[:, 0]  # each alone
             size = x.shape[1]
         logits = np.empty(used)
         step = max(1, _BLOCK // max(1, size))
         for first in range(0, used, step):
             some = slice(first, min(first + step, used))
             if isinstance(score, scores.Additive):
-                bent = project(x[None, some], score.key_weight, score.hidden_bias, acc)[0]
-                logits[some] = np.tanh(bent) @ vector
+                bent = np.tanh(hidden[some]).astype(np.float64, copy=False)
+                logits[some] = np.einsum("tu,u->t", bent, vector)  # bits that need no neighbours
             else:
                 of_each = queries[sequences[some]].astype(np.float64)
                 logits[some] = np.einsum("td,td->t", x[some].astype(np.float64), of_each)

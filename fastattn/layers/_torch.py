@@ -33,6 +33,13 @@ def array(tensor: Any, name: str) -> np.ndarray:
     return tensor.numpy()
 
 
+def below(prefix: Any, name: str) -> str:
+    """The prefix of a part of what has this prefix."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"prefix: expected a string, got {type(prefix).__name__}")
+    return prefix + name
+
+
 class State:
     """The entries of a state dict below a prefix."""
 
@@ -42,7 +49,7 @@ class State:
                 f"state: expected a mapping of names to arrays, got {type(state).__name__}"
             )
         self._state = state
-        self._prefix = prefix
+        self._prefix = below(prefix, "")
 
     def has(self, name: str) -> bool:
         return self._state.get(self._prefix + name) is not None
@@ -56,7 +63,7 @@ class State:
         found = self.get(name)
         full = self._prefix + name
         if found is None:
-            known = [key for key in self._state if str(key).startswith(self._prefix)]
+            known = [key for key in map(str, self._state) if key.startswith(self._prefix)]
             raise ValueError(f"state: expected an entry {full!r}, got {', '.join(known) or 'none'}")
         if found.ndim != n_axes:
             raise ValueError(f"{full}: expected {n_axes} axes, got shape {found.shape}")

@@ -1,22 +1,28 @@
 # SPDX-License-Identifier: MIT
 """Attention over attention: which words of a document a query points at.
 
-For users, through ``fastattn.layers``. Four calls of ``attention`` whose results are sums of
-exponentials (lse), not mixtures of values; the matrix of all pairs is never in memory.
+For users, through ``fastattn.layers``. Calls of ``attention`` for the weights of some words at a
+time, which are summed; the matrix of all pairs is never in memory.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .. import _check_arrays as arrays
 from ..scores import attention
 from . import _sequences
+from ._layer import rounded
+from ._weights import accumulator
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+_BLOCK = 1 << 19  # weights at once: rows enough for several threads
+_FEWEST = 64  # rows at once, so that keys are packed for many
 
 
 class AttentionOverAttention:
@@ -83,42 +89,64 @@ class AttentionOverAttention:
             document_lengths, "document_lengths", lead, n_words, "document"
         )
         q_lengths = _sequences.lengths(query_lengths, "query_lengths", lead, n_asked, "query")
-        is_word, is_asked = _sequences.real(d_lengths, n_words), _sequences.real(q_lengths, n_asked)
-        n_real = np.asarray(n_words if d_lengths is None else d_lengths)[..., None]
-
-        # over rows: lse[d] of M[d, :]; then log of sum over d of exp(M[d, q] - lse[d])
-        rows = _lse(document, query, q_lengths, None)
-        share = _lse(query, document, d_lengths, _term(-rows, is_word))
-        # over columns: lse[q] of M[:, q]; the result is the sum over q of
-        # exp(M[d, q] - lse[q]) * beta[q], the logarithm of beta being share - log n
-        columns = _lse(query, document, d_lengths, None)
-        with np.errstate(all="ignore"):
-            log_beta = share - np.log(n_real).astype(share.dtype)
-            result = _lse(document, query, q_lengths, _term(log_beta - columns, is_asked))
-            result = np.where(is_word & (n_real > 0), np.exp(result), 0)
-        return result.astype(arrays.float_dtype(document.dtype), copy=False)
+        dtype = arrays.float_dtype(document.dtype)
+        acc = accumulator(dtype)
+        # entries one after the other, in the dtype of the scores
+        n_entries = math.prod(lead)
+        document, query = (
+            x.reshape(n_entries, *x.shape[-2:]).astype(acc, copy=False) for x in (document, query)
+        )
+        d_lengths, q_lengths = (
+            np.full(n_entries, n) if given is None else given.reshape(-1)
+            for n, given in ((n_words, d_lengths), (n_asked, q_lengths))
+        )
+        average = np.broadcast_to(1 / np.maximum(d_lengths, 1)[:, None], document.shape[:2])
+        beta = _mixed(document, query, d_lengths, q_lengths, average)
+        result = _mixed(query, document, q_lengths, d_lengths, beta)
+        return rounded(result.reshape(*lead, n_words), dtype)
 
     def __repr__(self) -> str:
         return "AttentionOverAttention()"
 
 
-def _lse(query: np.ndarray, key: np.ndarray, lengths: Any, bias: Any) -> np.ndarray:
-    """log of the sum over real keys of exp(q . k + bias): (..., queries)."""
-    _, lse = attention(
-        query[..., None, :, :],  # one head
-        key[..., None, :, :],
-        key[..., None, :, :0],
+def _mixed(
+    rows: np.ndarray,
+    keys: np.ndarray,
+    n_real_rows: np.ndarray,
+    n_real_keys: np.ndarray,
+    shares: np.ndarray,
+) -> np.ndarray:
+    """The weights of keys (entries, keys), of all rows together: each row has a share of them.
+
+    Weights are made for a block of rows at a time, as no sum of exponentials is as exact as they
+    are: of large scores its logarithm has lost what makes the difference.
+    """
+    n_entries, n_rows, n_keys = *rows.shape[:2], keys.shape[1]
+    is_real = _sequences.real(n_real_rows, n_rows)
+    shares = np.where(is_real, shares, 0).astype(rows.dtype, copy=False)
+    result = np.zeros((n_entries, n_keys), rows.dtype)
+    step = max(_FEWEST, min(n_rows, _BLOCK // max(1, n_keys)))
+    n_together = max(1, _BLOCK // max(1, step * n_keys))
+    for entry in range(0, n_entries, n_together):
+        entries = slice(entry, entry + n_together)
+        for first in range(0, n_rows, step):
+            some = entries, slice(first, first + step)
+            weights = _weights(rows[some], keys[entries], n_real_keys[entries])
+            weights[~is_real[some]] = 0  # of padding, they may be NaN
+            result[entries] += np.einsum("er,erk->ek", shares[some], weights)
+            del weights  # before there are others
+    # a NaN that is seen goes to all that is real, and no further
+    return np.where(_sequences.real(n_real_keys, n_keys), result, rows.dtype.type(0))
+
+
+def _weights(query: np.ndarray, key: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Softmax of q . k over real keys: (entries, queries, keys)."""
+    _, weights = attention(
+        query[:, None],  # one head
+        key[:, None],
+        key[:, None, :, :0],
         score="dot",
         kv_lengths=lengths,
-        bias=None if bias is None else bias[..., None, None, :],
-        return_lse=True,
+        return_weights=True,
     )
-    return lse[..., 0, :]
-
-
-def _term(x: np.ndarray, is_real: np.ndarray) -> np.ndarray:
-    """What is added to the scores of keys: 0 for what is hidden anyway, or came of no key.
-
-    A NaN of a real key stays: everything that comes of it is NaN.
-    """
-    return np.where(is_real & ~np.isinf(x), x, x.dtype.type(0))
+    return weights[:, 0]

@@ -120,7 +120,7 @@ class AttentivePooling:
         # in the dtype of the scores, with an axis of one head
         sides = (
             project(x[..., None, :, :], self._weight, None, acc),
-            np.asarray(y[..., None, :, :], acc),
+            np.asarray(y[..., None, :, :], acc, order="C"),  # strides may not order its sums
         )
         scores_x = _best(*sides, y_lengths)
         scores_y = _best(*sides[::-1], x_lengths)

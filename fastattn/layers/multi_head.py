@@ -279,10 +279,7 @@ class MultiHeadAttention(Layer):
         ProjectedMemory
             To be given to calls as their `key`.
         """
-        if key is None:
-            raise TypeError("key: expected an array, got None")
-        sources = calls.sources(self._heads, None, key, value)
-        return self._heads.project_memory(*sources)
+        return self._heads.project_memory(*calls.to_project(self._heads, key, value))
 
     def _facts(self) -> dict[str, Any]:
         heads = self._heads

@@ -157,7 +157,9 @@ class TransformerDecoderLayer(Layer):
         As `TransformerEncoderLayer.from_state_dict`.
         """
         own, cross = (
-            MultiHeadAttention.from_state_dict(state, num_heads=num_heads, prefix=prefix + name)
+            MultiHeadAttention.from_state_dict(
+                state, num_heads=num_heads, prefix=_torch.below(prefix, name)
+            )
             for name in ("self_attn.", "multihead_attn.")
         )
         return cls(
@@ -225,10 +227,8 @@ class TransformerDecoderLayer(Layer):
 
     def project_memory(self, memory: ArrayLike) -> ProjectedMemory:
         """Project a memory once, for every step of a decoder."""
-        if memory is None:
-            raise TypeError("memory: expected an array, got None")
         heads = self._cross._heads
-        return heads.project_memory(*calls.sources(heads, None, memory, None, _CROSS.key))
+        return heads.project_memory(*calls.to_project(heads, memory, None, _CROSS.key))
 
     def new_cache(
         self, batch: int, *, capacity: int = 0, dtype: DTypeLike | None = None

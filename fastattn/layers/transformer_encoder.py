@@ -171,7 +171,7 @@ class TransformerEncoderLayer(Layer):
             A weight is missing or does not fit.
         """
         attention = MultiHeadAttention.from_state_dict(
-            state, num_heads=num_heads, prefix=f"{prefix}self_attn."
+            state, num_heads=num_heads, prefix=_torch.below(prefix, "self_attn.")
         )
         return cls(
             self_attention=attention,
