@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The contenders that have a call for additive scores only: ``torch.compile``, and Keras' layer.
+"""The contenders without dot products of their own: ``torch.compile``, and Keras' layer.
 
 Used through ``bench/contenders.py``, which has the additive calls of all others.  Both compile
-before they are timed; neither changes the formula by hand.
+before they are timed; neither changes the formula by hand.  Both have additive scores;
+``torch.compile`` has the layers as well.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from importlib.util import find_spec
 
 from .contenders import CannotDo, Contender, Prepared, Torch
+from .torch_layers import torch_layer
 
 __all__ = ["Keras", "TorchCompile"]
 
@@ -24,7 +26,8 @@ class TorchCompile(Torch):
 
     name, title = "torch-compile", "torch.compile"
     differences = (
-        "torch.compile: PyTorch's formula in the default mode, static shapes, compiled beforehand"
+        "torch.compile: PyTorch's formula or layer in the default mode, static shapes, compiled"
+        " beforehand; of a decoding loop, each step"
     )
     prepare = Contender.prepare
     prepare_cached = Contender.prepare_cached
@@ -40,14 +43,28 @@ class TorchCompile(Torch):
         super().__init__(n_threads)
 
     def prepare_additive(self, workload, inputs):
+        tensors = [self._torch.from_numpy(array) for array in inputs.values()]
+        call = functools.partial(self._compiler()(self._additive()), *tensors)
+        call()  # compiles
+        return Prepared(call, lambda out: out.numpy())
+
+    def prepare_layer(self, workload, inputs):
+        prepared = torch_layer(self._torch, workload, inputs, self._compiler())
+        prepared.call()  # compiles
+        return prepared
+
+    def _compiler(self):
+        """What makes of a function a compiled one.
+
+        Raises
+        ------
+        CannotDo
+            If there is no C++ compiler.
+        """
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
         if not shutil.which(compiler):
             raise CannotDo(f"needs a C++ compiler, and {compiler} is not here")
-        tensors = [self._torch.from_numpy(array) for array in inputs.values()]
-        compiled = self._torch.compile(self._additive(), dynamic=False)
-        call = functools.partial(compiled, *tensors)
-        call()  # compiles
-        return Prepared(call, lambda out: out.numpy())
+        return functools.partial(self._torch.compile, dynamic=False)
 
 
 class Keras(Contender):

@@ -2,7 +2,7 @@
 """What a contender is: what it needs, what is different about it, and how it gets its inputs.
 
 Used by ``bench/contenders.py``, ``ours.py``, ``graphs.py``, ``additive.py`` and ``packed.py``,
-which say who they are.  It knows none of them, and measures nothing.
+which say who they are, and by what they call.  It knows none of them, and measures nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _PREPARERS = {
     "additive": "prepare_additive",
     "caches": "prepare_cached",
     "packed": "prepare_packed",
+    "layers": "prepare_layer",
 }
 
 
@@ -174,3 +175,19 @@ class Contender:
             If the contender has no call for such a batch.
         """
         raise CannotDo("sequences of equal lengths only")
+
+    def prepare_layer(self, workload: Workload, inputs: dict[str, np.ndarray]) -> Prepared:
+        """The same for a layer with weights, or a loop of its calls.
+
+        Parameters
+        ----------
+        workload : Layered
+        inputs : dict
+            What its ``make`` draws: weights are among them, in the orientation ``x @ weight``.
+
+        Raises
+        ------
+        CannotDo
+            If the contender has no such layer.
+        """
+        raise CannotDo("no layers")

@@ -6,8 +6,8 @@ measures nothing, and imports a contender's packages only when that contender is
 
 `Contender.prepare` turns inputs into the contender's own form, outside of what is timed.
 ``bench/ours.py`` has fastattn itself; ``bench/graphs.py`` those that build a graph first, ONNX
-Runtime and OpenVINO; ``bench/additive.py`` those for additive scores only, ``bench/packed.py`` one
-for packed sequences only.
+Runtime and OpenVINO; ``bench/additive.py`` those for additive scores and layers, ``packed.py`` one
+for packed sequences only; ``layer_calls.py`` and ``torch_layers.py`` what is called for layers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import functools
 import numpy as np
 
 from .contender import CannotDo, Contender, Prepared
+from .layer_calls import numpy_layer
 from .ours import FastAttn
 from .serving import pieces
+from .torch_layers import torch_layer
 
 __all__ = ["CannotDo", "Contender", "FastAttn", "Prepared", "known"]
 
@@ -29,7 +31,7 @@ class NumPy(Contender):
     name, title = "numpy", "NumPy"
     differences = (
         "plain NumPy: the formula in six lines, which holds all scores at once (additive: all"
-        " values of tanh as well)"
+        " values of tanh as well); documents: packed, with reduceat"
     )
 
     @classmethod
@@ -75,6 +77,9 @@ class NumPy(Contender):
 
         return Prepared(call)
 
+    def prepare_layer(self, workload, inputs):
+        return numpy_layer(workload, inputs)
+
 
 class Torch(Contender):
     """``torch.nn.functional.scaled_dot_product_attention`` under ``inference_mode``."""
@@ -83,8 +88,8 @@ class Torch(Contender):
     packages, pip = ("torch",), "torch"
     differences = (
         "PyTorch: tensors in, a fresh tensor out, inference mode, enable_gqa=True; additive: the"
-        " formula, eagerly, by tanh, sum, softmax and matmul; packed: a batch padded beforehand,"
-        " and a mask of its real keys"
+        " formula, eagerly, by tanh, sum, softmax and matmul; packed and documents: a batch padded"
+        " beforehand, and a mask of what is real"
     )
 
     def __init__(self, n_threads):
@@ -150,6 +155,9 @@ class Torch(Contender):
         tensors = [self._torch.from_numpy(array) for array in inputs.values()]
         call = functools.partial(self._additive(), *tensors)
         return Prepared(call, lambda out: out.numpy())
+
+    def prepare_layer(self, workload, inputs):
+        return torch_layer(self._torch, workload, inputs)
 
     def _additive(self):
         """The formula as a function of tensors."""

@@ -106,6 +106,15 @@ def _about_serving(runs):
             "Packed sequences: their lengths are the same on every machine. The step is one query"
             " of each, whose limit is reading all keys and values once; padding counts for nobody."
         )
+    if "layers" in groups:
+        yield (
+            "Layers: weights are in each one's own form beforehand. seq2seq: the queries of all"
+            " steps are given, one call a step; keys are projected once a loop, in the time (of"
+            " seq2seq-steps beforehand), and queries step by step. han: documents with no encoder;"
+            " padding counts for nobody. mha: rates count the four projections as"
+            " well. An element may differ by 2e-5 of the largest of its"
+            " row, and 2e-6."
+        )
 
 
 def _about_additive(document):

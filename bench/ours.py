@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""fastattn as a contender: on arrays, on its caches in each of their forms, on packed sequences.
+"""fastattn as a contender: on arrays, its caches in each form, packed sequences, and its layers.
 
 Used through ``bench/contenders.py``; ``bench_caches.py`` and ``bench_varlen.py`` time the same
 calls.  It measures nothing; others are in ``contenders.py`` and the files that it names.
@@ -15,6 +15,7 @@ import fastattn
 from fastattn._cli import measure
 
 from .contender import Contender, Prepared
+from .layer_calls import fastattn_layer
 from .serving import pieces
 
 __all__ = ["STORAGES", "FastAttn"]
@@ -54,6 +55,9 @@ class FastAttn(Contender):
             note = f"PagedKVCache, pages of {PAGE_SIZE} tokens"
         return Prepared(_packed_call(workload, inputs), _heads_first, note)
 
+    def prepare_layer(self, workload, inputs):
+        return fastattn_layer(workload, inputs)
+
 
 class _Storage(FastAttn):
     """One form of cache beside the others, in workloads that name it."""
@@ -61,6 +65,7 @@ class _Storage(FastAttn):
     prepare = Contender.prepare
     prepare_additive = Contender.prepare_additive
     prepare_packed = Contender.prepare_packed
+    prepare_layer = Contender.prepare_layer
 
     @classmethod
     def takes_part(cls, workload):

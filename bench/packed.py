@@ -25,6 +25,7 @@ class TorchLoop(Torch):
     prepare = Contender.prepare
     prepare_additive = Contender.prepare_additive
     prepare_cached = Contender.prepare_cached
+    prepare_layer = Contender.prepare_layer
 
     def prepare_packed(self, workload, inputs):
         where = {"query": pieces(workload.query_lengths)}

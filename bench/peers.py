@@ -43,6 +43,7 @@ examples:
   python -m bench.peers --json peers.json --markdown peers.md --plots pictures
   python -m bench.peers --workload s2048 --contender fastattn --contender torch --threads 2
   python -m bench.peers --group half --group caches --group packed      servers, 8 minutes
+  python -m bench.peers --group layers      trained layers: decoding loop, documents, multi-head
 
 Contenders that are not installed are left out and named. All of them: pip install -e ".[peers]"
 The exit status is 1 where fastattn itself fails or is wrong; a slow result is no error."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Pictures of a comparison: time by length, share of the machine's limit, two threads or one.
+"""Pictures of a comparison: time by length, share of the limit, layers, two threads or one.
 
 Used by ``bench/peers.py`` for ``--plots``; the only module of the comparison that needs matplotlib.
 It measures nothing.
@@ -64,19 +64,25 @@ def draw(document: dict, folder: str) -> list:
     runs = [run for run in document["runs"] if run["n_threads"] == n_threads]
     limited = [r for r in runs if r["limit"] and not r["name"].startswith("length-")]
     additive = [r for r in limited if r["kind"] == "additive"]
-    serving = [r for r in limited if r["group"] not in DEFAULT_GROUPS]
+    layers = [r for r in runs if r["group"] == "layers" and _times_ours(r)]
+    serving = [r for r in limited if r["group"] not in (*DEFAULT_GROUPS, "layers")]
     written = []
     for name, panel, chosen in (
         ("time_by_length", _lengths, [r for r in runs if r["title"].startswith("B1 H4 S")]),
-        ("share_of_limit", _shares, [r for r in limited if r not in additive + serving]),
+        ("share_of_limit", _shares, _dense(limited)),
         ("serving", _shares, serving),
         ("additive", _rates, additive),
+        ("layers", _ratios, layers),
         ("threads", _scaling, _scaled(document)),
     ):
         if chosen:
             written.append(Path(folder) / f"{name}.png")
             _draw(document, panel, chosen, _names(document, chosen), n_threads, written[-1])
     return written
+
+
+def _dense(runs) -> list:
+    return [run for run in runs if run["group"] == "dense"]
 
 
 def _names(document, chosen) -> list:
@@ -184,6 +190,21 @@ def _rates(axis, runs, names, n_threads) -> str:
     _bars(axis, groups, names, three_digits)
     axis.set_xlabel(UNITS["additive"], fontsize=8)
     return f"Additive scores: values of tanh, {_threads(n_threads)}"
+
+
+def _times_ours(run) -> dict:
+    """By how much each contender's time is fastattn's."""
+    found = {r["contender"]: r["times_fastattn"] for r in run["results"]}
+    return {name: times for name, times in found.items() if times}
+
+
+def _ratios(axis, runs, names, n_threads) -> str:
+    """Bars of the time, fastattn's being 1: of layers, which have no limit in common."""
+    groups = [(f"{run['name']}\n{run['title']}", _times_ours(run)) for run in runs]
+    _bars(axis, groups, names, lambda times: f"{times:.3g}")
+    axis.axvline(1, color="#222222", linewidth=1, zorder=0)
+    axis.set_xlabel("shortest time, fastattn's is 1", fontsize=8)
+    return f"Layers: time, {_threads(n_threads)}"
 
 
 def _scaled(document) -> list:

@@ -3,7 +3,7 @@
 
 Used by ``bench/rounds.py`` and by the suites of pytest-benchmark.  The float64 attention and the
 tolerance are those of ``fastattn._cli.oracle``; here are packed sequences, and what 16 and 8 bits
-excuse.
+excuse.  Layers are in ``bench/layer_reference.py``.
 
 What is excused, beside that tolerance:
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from fastattn._cli import measure, oracle
 
-from . import contender, serving
+from . import contender, layer_reference, serving
 
 __all__ = ["Reference"]
 
@@ -57,6 +57,9 @@ class Reference:
         self._int8 = 0.0
         if isinstance(workload, serving.Packed):
             self.rows, self._expected = _packed(workload, inputs, rng)
+        elif serving.group(workload) == "layers":
+            self.rows = np.arange(workload.n_queries)
+            self._expected = layer_reference.expected(workload, inputs)
         else:
             self.rows = measure.sample_rows(workload, rng)
             has_int8 = "fastattn-int8" in getattr(workload, "storages", ())

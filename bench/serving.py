@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The workloads of an inference server: 16-bit floats, caches, sequences of different lengths;
-and which workloads a comparison takes, of these and of the package's.
+and which workloads a comparison takes, of these, of the layers' and of the package's.
 
 Used by ``peers.py``, which measures a group of them when it is asked to, and by ``bench_caches.py``
 and ``bench_varlen.py``.  They are not in the package: what they compare is only in this folder.
@@ -18,6 +18,8 @@ import numpy as np
 from fastattn._cli import bench, facts
 from fastattn._cli.workloads import Workload
 
+from . import layers
+
 __all__ = [
     "DEFAULT_GROUPS", "GROUPS", "WORKLOADS", "Cached", "Packed", "amount", "choose", "from_fields",
     "group", "has_dtype", "packed", "pieces",
@@ -30,6 +32,7 @@ GROUPS = {
     "half": "16-bit floats",
     "caches": "caches",
     "packed": "packed sequences",
+    "layers": "layers",
 }
 DEFAULT_GROUPS = ("dense", "additive")  # the package's own, of any installation
 
@@ -110,6 +113,8 @@ def pieces(lengths) -> list:
 
 def from_fields(fields: dict) -> Workload:
     """A workload from what ``dataclasses.asdict`` made of it, by way of JSON."""
+    if "layer" in fields:
+        return layers.from_fields(fields)
     lists = {name: tuple(fields[name]) for name in ("lengths", "storages") if name in fields}
     kinds = {"lengths": Packed, "storages": Cached}
     kind = next((kinds[name] for name in lists), Workload)
@@ -120,6 +125,8 @@ def from_fields(fields: dict) -> Workload:
 
 def group(workload) -> str:
     """Which of :data:`GROUPS` it belongs to."""
+    if isinstance(workload, layers.Layered):
+        return "layers"
     if isinstance(workload, Packed):
         return "packed"
     if isinstance(workload, Cached):
@@ -173,6 +180,7 @@ WORKLOADS = (
     packed("ragged", "prefill", _PROMPTS, 12, 12, 64),
     packed("mix", "decode", _CHATS, 32, 8, 128, quick=False),
     packed("mix-float16", "decode", _CHATS, 32, 8, 128, quick=False, dtype="float16"),
+    *layers.WORKLOADS,
 )
 
 

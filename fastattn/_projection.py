@@ -18,6 +18,7 @@ from ._check_arrays import FLOAT32, FLOAT64, LARGEST, is_in_place
 
 _FEW_ROWS = 32  # of an entry: a BLAS is as fast from there on
 _BLOCK = 1 << 16  # numbers that are worked on at once: they stay in a cache
+_GATHERED = 1 << 18  # the same where all threads work on them
 # lengths whose products with numbers up to 1 stay normal and finite, with room to spare
 _LENGTHS = {FLOAT32: (1e-25, 1e35), FLOAT64: (1e-280, 1e300)}
 
@@ -141,17 +142,21 @@ def _product(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _packed(rows: np.ndarray, weight: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The same for the sequences that (heads, rows, dim) are: those of few rows all at once."""
+    """The same for the sequences that (heads, rows, dim) are: those of few rows together."""
     n_heads, n_rows, size = rows.shape
     lengths = np.diff(ends)
     result = np.zeros((n_heads, n_rows, weight.shape[1]), rows.dtype)
     is_done = np.zeros(len(lengths), bool)
     is_few = lengths <= _FEW_ROWS
     if size and is_few.any():
-        few = np.flatnonzero(np.repeat(is_few, lengths))
-        part = np.empty((n_heads, len(few), weight.shape[1]), rows.dtype)
-        if _backend.product(rows[:, few].reshape(-1, size), weight, part):
+        places = np.flatnonzero(np.repeat(is_few, lengths))
+        step = max(1, _GATHERED // (n_heads * max(size, weight.shape[1])))
+        for few in (places[first : first + step] for first in range(0, len(places), step)):
+            part = np.empty((n_heads, len(few), weight.shape[1]), rows.dtype)
+            if not _backend.product(rows[:, few].reshape(-1, size), weight, part):
+                break
             result[:, few] = part
+        else:
             is_done = is_few
     for sequence in np.flatnonzero(~is_done):
         some = slice(ends[sequence], ends[sequence + 1])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import numpy as np
@@ -107,6 +108,25 @@ class WrongInt8(ours.Int8):
     def prepare_cached(self, workload, inputs):
         inputs = {name: np.round(array * 16) / 16 for name, array in inputs.items()}
         return super().prepare_cached(workload, inputs)
+
+
+class WrongLayer(contenders.NumPy):
+    name, title = "wrong-layer", "Wrong layer"
+
+    def prepare_layer(self, workload, inputs):
+        prepared = super().prepare_layer(workload, inputs)
+        return contenders.Prepared(
+            prepared.call, lambda out: prepared.to_numpy(out) + np.float32(1e-3)
+        )
+
+
+class Forgetful(contenders.NumPy):
+    """Has no causal mask, and does not say so."""
+
+    name, title = "forgetful", "Forgetful"
+
+    def prepare_layer(self, workload, inputs):
+        return super().prepare_layer(dataclasses.replace(workload, is_causal=False), inputs)
 
 
 class TellsMode(contenders.Torch):
