@@ -458,7 +458,7 @@ def test_no_matrix_is_made_unless_it_is_asked_for(monkeypatch, calls, rng):
         raise AssertionError("nobody asked for products")
 
     inputs = tensors(rng)
-    monkeypatch.setattr(integration, "_products", never)
+    monkeypatch.setattr(integration, "_scores", never)
     for mode in range(4):
         evaluate(inputs, qk_matmul_output_mode=mode)
         evaluate(inputs, outputs=OUTPUTS[:3], qk_matmul_output_mode=mode)

@@ -28,7 +28,7 @@ from . import _onnx_inputs as inputs
 __all__ = ["Attention"]
 
 _FIRST, _LAST = 23, 25  # the versions of the operator whose rules are here
-_SOFTCAPPED, _MASKED, _WEIGHTS = 1, 2, 3  # of qk_matmul_output_mode; 0 is the plain product
+_MASKED, _WEIGHTS = 2, 3  # of qk_matmul_output_mode; 0 is the plain product, 1 is capped
 
 
 class Attention(OpRun):
@@ -205,9 +205,7 @@ class Attention(OpRun):
                 qk = np.zeros((*query.shape[:3], n_keys), dtype)
                 qk[..., :n_seen] = results[1]
             elif wants_qk:
-                qk = _products(query, key, scale, real)
-                if mode != 0 and softcap:
-                    qk = softcap * np.tanh(qk / softcap)
+                qk = _scores(query, key, scale, softcap if mode != 0 else 0, real)
                 if mode == _MASKED:
                     _hide(qk, mask, n_seen, **options)
             return results[0].astype(dtype, copy=False), key, value, qk.astype(dtype, copy=False)
@@ -232,8 +230,10 @@ def _attend(
     return results
 
 
-def _products(query: np.ndarray, key: np.ndarray, scale: float, real: np.dtype) -> np.ndarray:
-    """All scaled products, (batch, q_heads, queries, keys), in the dtype of the softmax."""
+def _scores(
+    query: np.ndarray, key: np.ndarray, scale: float, softcap: float | None, real: np.dtype
+) -> np.ndarray:
+    """All products, scaled and capped, (batch, q_heads, queries, keys), of the softmax's dtype."""
     acc = arrays.FLOAT64 if real == arrays.FLOAT64 else arrays.FLOAT32
     n_entries, n_heads, n_queries, size = query.shape
     n_kv_heads, n_keys = key.shape[1:3]
@@ -241,8 +241,10 @@ def _products(query: np.ndarray, key: np.ndarray, scale: float, real: np.dtype) 
     rows = (query.astype(acc) * acc.type(scale)).reshape(
         n_entries, n_kv_heads, group * n_queries, size
     )
-    products = rows @ key.astype(acc, copy=False).swapaxes(2, 3)
-    return products.reshape(n_entries, n_heads, n_queries, n_keys)
+    scores = rows @ key.astype(acc, copy=False).swapaxes(2, 3)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    return scores.reshape(n_entries, n_heads, n_queries, n_keys)
 
 
 def _hide(
