@@ -140,7 +140,8 @@ def luong(w, query, memory, *, memory_lengths=None, position=0, attn_mask=None):
 
 def multi_head(w, query, key=None, value=None, *, key_padding_mask=None, attn_mask=None,
                is_causal=False, kv_lengths=None, window=None):  # fmt: skip
-    """(out, weights of each head)"""
+    """(out, weights of each head); w["kept"]: the dtype of a cache, to which keys and values are
+    rounded."""
     n_heads = w["num_heads"]
     n_kv_heads = w.get("num_kv_heads") or n_heads
     key = query if key is None else key
@@ -152,6 +153,8 @@ def multi_head(w, query, key=None, value=None, *, key_padding_mask=None, attn_ma
 
     q = split(query, "query", n_heads)
     k, v = split(key, "key", n_kv_heads), split(value, "value", n_kv_heads)
+    if "kept" in w:
+        k, v = wide(k.astype(w["kept"])), wide(v.astype(w["kept"]))
     k, v = (np.repeat(x, n_heads // n_kv_heads, axis=-3) for x in (k, v))
     scale = w.get("scale")
     scores = q @ k.swapaxes(-1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)

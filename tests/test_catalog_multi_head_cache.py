@@ -30,7 +30,7 @@ def test_steps_are_the_causal_run(backend, rng, dtype, chunks):
     """However the sequence is cut, and however much room the cache has."""
     weights = self_weights(rng, dtype)
     layer, x = mha(weights), draw(rng, (3, SIZE, 7), dtype)
-    wanted = multi_head(weights, x, is_causal=True)[0]
+    wanted = multi_head(weights | {"kept": dtype}, x, is_causal=True)[0]
     for capacity in (0, 40):
         cache = layer.new_cache(3, capacity=capacity)
         assert isinstance(cache, fastattn.KVCache) and cache.dtype == dtype
