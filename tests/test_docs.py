@@ -14,19 +14,19 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 if not (DOCS / "index.md").is_file():
     pytest.skip("the documentation is not beside the tests", allow_module_level=True)
 
-BLOCK = re.compile(r"^(<!-- needs matplotlib -->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(?:<!-- needs (\w+) -->\n)?```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 ELSEWHERE = {"__version__", "scores"}  # of the package's names: no objects with a page of their own
 
 
-@pytest.mark.parametrize("page", ["index.md", "which-attention.md"])
+@pytest.mark.parametrize("page", ["index.md", "which-attention.md", "pytorch.md"])
 def test_examples_of_pages_run(backend, page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     blocks = BLOCK.findall((DOCS / page).read_text("utf-8"))
     assert blocks
-    for needs_matplotlib, block in blocks:
-        if needs_matplotlib:
-            pytest.importorskip("matplotlib")
+    for needed, block in blocks:
+        if needed:
+            pytest.importorskip(needed)
         exec(compile(block, page, "exec"), names)
 
 

@@ -156,7 +156,9 @@ except ImportError as error:
 
 
 def test_nothing_else_imports_pytorch(run_python):
-    done = run_python("import sys, fastattn.integrations, fastattn.layers; print('torch' in sys.modules)")
+    done = run_python(
+        "import sys, fastattn.integrations, fastattn.layers; print('torch' in sys.modules)"
+    )
     assert done.stdout == "False\n", done
 
 

@@ -23,6 +23,9 @@ from fastattn.integrations.torch import (  # noqa: E402
     use_fastattn,
 )
 
+# what PyTorch's own modules warn of when they are first used
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
 OPERATOR = torch.ops.fastattn.scaled_dot_product_attention
 ADDITIVE = torch.ops.fastattn.additive_attention
 
@@ -83,8 +86,8 @@ def test_inside_of_transforms(backend, rng, computed):
     with pytest.raises(TypeError, match="^query: expected a tensor with memory of its own"):
         torch.vmap(scaled_dot_product_attention)(query, key, value)
     with use_fastattn():
-        assert_near(torch.vmap(F.scaled_dot_product_attention)(query, key, value),
-                    in_double(query, key, value))  # fmt: skip
+        out = torch.vmap(F.scaled_dot_product_attention)(query, key, value)
+    assert_near(out, in_double(query, key, value))
     assert not computed
 
 
@@ -116,14 +119,15 @@ def test_a_block_routes_models_and_earlier_imports(backend, rng, computed):
     assert len(computed) == 2
 
 
-def test_multi_head_attention_is_routed(backend, rng, computed):
+def test_multi_head_attention_is_not_reached_and_stays_right(backend, rng, computed):
     module = torch.nn.MultiheadAttention(12, 3, batch_first=True)
     x = draw(rng, 2, 5, 12)
-    with torch.no_grad():
-        wanted = module(x, x, x, need_weights=False)[0]
-        with use_fastattn():
-            assert_near(module(x, x, x, need_weights=False)[0], wanted)
-    assert len(computed) == 1
+    for is_training in (True, False):
+        with torch.no_grad():
+            wanted = module.train(is_training)(x, x, x, need_weights=False)[0]
+            with use_fastattn():
+                assert_near(module(x, x, x, need_weights=False)[0], wanted)
+    assert not computed
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
@@ -157,16 +161,19 @@ def test_what_fastattn_does_not_compute_is_left_to_pytorch(backend, rng, compute
         F.scaled_dot_product_attention(query, key, value, dropout_p=0.5)
         meta = F.scaled_dot_product_attention(*(x.to("meta") for x in (query, query, query)))
         assert meta.device.type == "meta"
-        bias = causal_lower_right(5, 7)
-        assert_near(F.scaled_dot_product_attention(query, key, value, bias),
-                    in_double(query, key, value, torch.ones(5, 7).tril(2).bool()))  # fmt: skip
+        lower_right = F.scaled_dot_product_attention(query, key, value, causal_lower_right(5, 7))
         for wrong in ((query, key[..., :3], value), (query, key[:, :2], value), (3, key, value)):
             with pytest.raises((RuntimeError, TypeError)) as ours:
                 F.scaled_dot_product_attention(*wrong)
-            with pytest.raises((RuntimeError, TypeError)) as theirs, torch._C.DisableTorchFunction():
+            with (
+                pytest.raises((RuntimeError, TypeError)) as theirs,
+                torch._C.DisableTorchFunction(),
+            ):
                 F.scaled_dot_product_attention(*wrong)
             assert str(ours.value) == str(theirs.value)
     assert not computed
+    allowed = torch.ones(5, 7, dtype=torch.bool).tril(2)
+    assert_near(lower_right, in_double(query, key, value, allowed))
 
 
 def test_a_block_that_refuses_gradients(backend, rng, computed):
@@ -317,7 +324,14 @@ def test_the_operators_keep_the_rules_of_pytorch(backend, rng):
     plain = qkv(rng, torch.bfloat16, dv=4)
     turned = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in plain]
     moved = [x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3) for x in plain]
-    for tensors in (plain, turned, moved, qkv(rng), [x[0] for x in plain], [x[0, 0] for x in plain]):
+    for tensors in (
+        plain,
+        turned,
+        moved,
+        qkv(rng),
+        [x[0] for x in plain],
+        [x[0, 0] for x in plain],
+    ):
         torch.library.opcheck(OPERATOR, (*tensors, None, False, None))
         rest = [None] * 9 + [True, True, 3, -1, True, True]
         torch.library.opcheck(ADDITIVE, (*tensors, *rest))

@@ -294,9 +294,9 @@ class use_fastattn(TorchFunctionMode):
     It is a ``torch.overrides.TorchFunctionMode``: PyTorch keeps a stack of these for each thread.
     So a block changes nothing for other threads (each enters one of its own), ends with its last
     line whether that raised or not, and nests; no name is patched. PyTorch asks the mode at every
-    call of its functions, which costs some microseconds each. Modules that bypass the function are
-    not reached: ``torch.nn.TransformerEncoderLayer`` and ``MultiheadAttention`` have a compiled
-    short cut for inference (``torch.backends.mha.set_fastpath_enabled(False)`` closes it).
+    call of its functions, which costs some microseconds each. ``torch.nn.MultiheadAttention`` and
+    the Transformer layers made of it are not reached: to a mode, PyTorch shows all that they do as
+    one function (take `fastattn.layers.MultiHeadAttention`, which reads their weights).
 
     Examples
     --------
