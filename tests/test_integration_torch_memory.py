@@ -26,14 +26,17 @@ from fastattn.integrations.torch import (  # noqa: E402
 def seen(monkeypatch):
     """The arrays of every call that reaches fastattn: (arguments, options, result)."""
     calls = []
-    for name in ("sdpa", "additive_attention"):
 
-        def spy(*args, original=getattr(_torch_calls, name), **options):
+    def spied(original):
+        def spy(*args, **options):
             result = original(*args, **options)
             calls.append((args, options, result))
             return result
 
-        monkeypatch.setattr(_torch_calls, name, spy)
+        return spy
+
+    for name in ("sdpa", "additive_attention"):
+        monkeypatch.setattr(_torch_calls, name, spied(getattr(_torch_calls, name)))
     return calls
 
 
