@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    import torch
+    from torch import Tensor
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
         "fastattn.integrations.torch: expected PyTorch to be installed, found none: "
         'pip install "fastattn[torch]"'
     ) from error
-from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as _torch_sdpa
 from torch.overrides import TorchFunctionMode
 
