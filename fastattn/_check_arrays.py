@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ._bfloat16 import BFLOAT16, bfloat16, widened
+
 ndarray = np.ndarray
 broadcast_to = np.broadcast_to
 
@@ -21,6 +23,7 @@ INT64 = np.dtype(np.int64)
 DTYPES = "float16, bfloat16, float32 or float64"
 LARGEST = {FLOAT32: float(np.finfo(np.float32).max), FLOAT64: float(np.finfo(np.float64).max)}
 _FLOATS = {kind: np.dtype(kind) for kind in (np.float32, np.float64, np.float16)}
+_FLOATS[bfloat16] = BFLOAT16
 
 
 def as_array(x: Any, name: str) -> ndarray:
@@ -99,6 +102,7 @@ def copy(a: ndarray, dtype: np.dtype, n_broadcast_axes: int) -> ndarray:
 
 def saturated(a: ndarray, dtype: np.dtype) -> ndarray:
     """The values in another float dtype: infinities stay, finite numbers stay finite."""
+    a = widened(a)
     with np.errstate(all="ignore"):
         converted = a.astype(dtype)
         overflow = np.isinf(converted) & np.isfinite(a)

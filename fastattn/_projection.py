@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from . import _backend  # which imports this module too: used in functions only
+from ._bfloat16 import widened
 from ._check_arrays import FLOAT32, FLOAT64, LARGEST, is_in_place
 
 _FEW_ROWS = 32  # of an entry: a BLAS is as fast from there on
@@ -41,7 +42,7 @@ def project(
     """
     if weight is None and bias is None and rows.dtype == acc and is_in_place(rows):
         return rows
-    once = _without_repeats(rows)
+    once = widened(_without_repeats(rows))
     with np.errstate(all="ignore"):
         if weight is None:
             result = np.array(once, dtype=acc, order="C")

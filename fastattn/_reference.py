@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _reference_hard as hard
 from . import _reference_local as local
+from ._bfloat16 import BFLOAT16, round_to, widened
 from ._projection import normalized
 from ._validate import SdpaCall
 from ._validate_varlen import VarlenCall
@@ -24,6 +25,7 @@ from ._validate_varlen import VarlenCall
 _BLOCK = 1 << 18  # scores in a block: 1 MiB of float32, much work for a BLAS and little memory
 _CHUNK = 2048  # longest float32 sum that is left to a BLAS, whose error grows with the length
 
+_FLOAT32 = np.dtype(np.float32)
 _LARGEST: dict[np.dtype, float] = {
     np.dtype(t): float(np.finfo(t).max) for t in (np.float32, np.float64)
 }
@@ -49,6 +51,9 @@ def varlen(call: VarlenCall, entry_type: type[Entry] | None = None) -> None:
 
 def compute(call: SdpaCall, entry_type: type[Entry]) -> None:
     """The same with the scores of `entry_type`."""
+    if call.dtype == BFLOAT16:  # NumPy cannot compute with it
+        _compute_wide(call, entry_type)
+        return
     out = call.out
     if call.is_callers_out:  # written only when nothing can fail any more for want of memory
         out = np.empty(out.shape, out.dtype)
@@ -59,6 +64,22 @@ def compute(call: SdpaCall, entry_type: type[Entry]) -> None:
         if call.is_callers_out:
             np.copyto(call.out, out)
         np.add(1.0, 1.0)  # NumPy clears the processor's flags before it works: none stays behind
+
+
+def _compute_wide(call: SdpaCall, entry_type: type[Entry]) -> None:
+    """The same for arrays of `BFLOAT16`, in float32 copies of all of them."""
+    out, weights = call.out, call.weights
+    call.query, call.key, call.value = map(widened, (call.query, call.key, call.value))
+    call.attn_mask = None if call.attn_mask is None else widened(call.attn_mask)
+    call.bias = None if call.bias is None else widened(call.bias)
+    call.dtype, call.is_callers_out = _FLOAT32, False
+    call.out = np.empty(out.shape, _FLOAT32)
+    call.weights = None if weights is None else np.empty(weights.shape, _FLOAT32)
+    compute(call, entry_type)
+    round_to(out, call.out)
+    if weights is not None:
+        round_to(weights, call.weights)
+    call.out, call.weights, call.dtype = out, weights, BFLOAT16
 
 
 def merge(

@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^(?:<!-- needs (\w+) -->\n)?```python\n(.*?)^```", re.DOTAL
 ELSEWHERE = {"__version__", "scores"}  # of the package's names: no objects with a page of their own
 
 
-@pytest.mark.parametrize("page", ["index.md", "which-attention.md", "onnx.md"])
+@pytest.mark.parametrize("page", ["index.md", "which-attention.md", "pytorch.md", "onnx.md"])
 def test_examples_of_pages_run(backend, page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Adapters for other frameworks: each imports its framework, nothing else does.
+"""fastattn where users already are: one module a framework, each imports its own and no other's.
 
-For users, by the module's own name: ``import fastattn.integrations.<framework>``.
-Importing this package imports none of them; they compute no attention of their own.
+For users, by ``import fastattn.integrations.torch`` and so on; nothing else in the package imports
+a framework. This file is empty: a framework costs nothing until its module is imported.
 """
