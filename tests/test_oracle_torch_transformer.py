@@ -114,7 +114,8 @@ def test_activations_as_functions_and_modules(backend, rng, activation):
     assert_layer(layer(*arrays), by_torch(module, arrays), np.float64)
 
 
-@pytest.mark.parametrize("activation", [torch.nn.GELU("tanh"), torch.nn.functional.silu], ids=["GELU", "silu"])
+@pytest.mark.parametrize("activation", [torch.nn.GELU("tanh"), torch.nn.functional.silu],
+                         ids=["GELU", "silu"])  # fmt: skip
 def test_other_activations_are_not_taken_for_ours(rng, activation):
     """They are computed, or refused."""
     module = made("Encoder", np.float64, activation=activation)
