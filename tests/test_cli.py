@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -24,12 +25,17 @@ from fastattn._cli import bench, ceilings, console, info, workloads
 from fastattn._cli.workloads import Workload, by_name
 
 
+@contextmanager
 def start_child(*arguments):
-    """Start a Python that imports this very package."""
+    """Start a Python that imports this very package; it does not outlive the block."""
     paths = [str(Path(fastattn.__file__).parents[1]), os.environ.get("PYTHONPATH")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     arguments = [sys.executable, "-W", "ignore", *arguments]
-    return Popen(arguments, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    with Popen(arguments, env=env, stdout=PIPE, stderr=PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def test_version_from_a_child():
@@ -239,7 +245,13 @@ def test_an_interrupt_prints_what_is_done_and_exits_with_130(capsys, monkeypatch
 
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one child on Windows")
 def test_ctrl_c_ends_a_child_without_a_traceback():
-    code = "from fastattn.__main__ import main; print('ready', flush=True); exit(main())"
+    code = """
+import signal
+from fastattn.__main__ import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+print("ready", flush=True)
+exit(main())
+"""
     with start_child("-c", code, "selftest", "--cases", "1000000") as child:
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.5)
